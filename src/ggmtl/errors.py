@@ -1,0 +1,65 @@
+"""What can go wrong, in the user's words.
+
+Every class is also a ``ValueError``, ``TypeError`` or ``ImportError``, so that existing handlers keep working.
+"""
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from types import ModuleType
+
+
+class GGMTLError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class InputError(GGMTLError, ValueError):
+    """The data given cannot be used; the message names column, value and remedy."""
+
+
+class InputTypeError(GGMTLError, TypeError):
+    """The data given are of a kind that cannot be used."""
+
+
+class ParameterError(GGMTLError, ValueError):
+    """A parameter has a value, or a combination of values, that is refused."""
+
+
+class SingularSystemError(GGMTLError, ValueError):
+    """The models are not determined by the data, the graph and the ridge."""
+
+
+class SolverError(GGMTLError, ValueError):
+    """A linear or convex solver could not reach an acceptable accuracy."""
+
+
+class ModelFileError(GGMTLError, ValueError):
+    """A model file is damaged, truncated, foreign or too new."""
+
+
+class MissingExtraError(GGMTLError, ImportError):
+    """A feature needs an optional dependency that is not installed."""
+
+
+def require(module: str, extra: str, purpose: str) -> ModuleType:
+    """Import an optional module, or say which extra brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{purpose} needs the package {module.split('.')[0]!r}, which is not installed. "
+            f'Install it with: pip install "ggmtl[{extra}]"'
+        ) from error
+
+
+def did_you_mean(name: object, known: Iterable[object]) -> str:
+    """Return ' Did you mean …?' when a known name is close, else ''."""
+    close = difflib.get_close_matches(str(name), [str(k) for k in known], n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def check_choice(parameter: str, value: object, choices: Iterable[str]) -> None:
+    """Refuse a value that is not among the choices."""
+    choices = tuple(choices)
+    if value not in choices:
+        raise ParameterError(f"{parameter} must be one of {', '.join(map(repr, choices))}. Got {value!r} instead.")

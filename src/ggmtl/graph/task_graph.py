@@ -1,0 +1,162 @@
+"""The learned relations: a weighted, undirected graph over named tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+
+from ggmtl.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class TaskGraph:
+    """A weighted, undirected graph without loops or double edges.
+
+    Parameters
+    ----------
+    edges : array of shape (m, 2)
+        Positions of the two tasks of each edge; kept with the smaller first, in lexicographic order.
+    weights : array of shape (m,)
+        Not negative.
+    task_names : array of shape (n,)
+        Labels of the tasks.
+
+    Examples
+    --------
+    >>> graph = TaskGraph([[1, 0], [1, 2]], [0.5, 1.0], ["a", "b", "c"])
+    >>> graph.edges.tolist(), graph.degrees().tolist()
+    ([[0, 1], [1, 2]], [0.5, 1.5, 1.0])
+    """
+
+    edges: np.ndarray
+    weights: np.ndarray
+    task_names: np.ndarray
+
+    def __post_init__(self):
+        names = np.asarray(self.task_names)
+        edges = np.asarray(self.edges, dtype=np.int64).reshape(-1, 2)
+        weights = np.asarray(self.weights, dtype=np.float64).reshape(-1)
+        if len(weights) != len(edges):
+            raise InputError(f"There are {len(edges)} edges but {len(weights)} weights.")
+        if len(edges):
+            if edges.min() < 0 or edges.max() >= len(names):
+                raise InputError(f"Edges must join positions 0 … {len(names) - 1}. Got {edges.min()} … {edges.max()}.")
+            if (edges[:, 0] == edges[:, 1]).any():
+                raise InputError("An edge must join two different tasks.")
+            if not np.isfinite(weights).all() or (weights < 0).any():
+                raise InputError("Edge weights must be finite and not negative.")
+        edges = np.sort(edges, axis=1)
+        order = np.lexsort((edges[:, 1], edges[:, 0]))
+        edges, weights = edges[order], weights[order]
+        if len(edges) > 1 and (np.diff(edges, axis=0) == 0).all(axis=1).any():
+            raise InputError("An edge is given twice.")
+        for array in (edges, weights):
+            array.setflags(write=False)
+        object.__setattr__(self, "edges", edges)
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "task_names", names)
+
+    @classmethod
+    def empty(cls, task_names: Sequence[Any] | np.ndarray) -> TaskGraph:
+        """A graph without edges."""
+        return cls(np.empty((0, 2), dtype=np.int64), np.empty(0), np.asarray(task_names))
+
+    @classmethod
+    def from_adjacency(cls, adjacency: Any, task_names: Sequence[Any] | np.ndarray | None = None) -> TaskGraph:
+        """Read a symmetric matrix of weights; its diagonal is ignored and zeros are no edges."""
+        matrix = sparse.coo_array(adjacency)
+        if matrix.shape[0] != matrix.shape[1]:
+            raise InputError(f"An adjacency matrix must be square. Got shape {matrix.shape} instead.")
+        if abs(matrix - matrix.T).max() > 1e-10 * max(1.0, abs(matrix).max()):
+            raise InputError("The adjacency matrix must be symmetric: the graph has no directions.")
+        upper = (matrix.row < matrix.col) & (matrix.data != 0)
+        edges = np.column_stack([matrix.row[upper], matrix.col[upper]])
+        names = np.arange(matrix.shape[0]) if task_names is None else np.asarray(task_names)
+        return cls(edges, matrix.data[upper], names)
+
+    @property
+    def n_tasks(self) -> int:
+        """Number of tasks."""
+        return len(self.task_names)
+
+    @property
+    def n_edges(self) -> int:
+        """Number of edges."""
+        return len(self.edges)
+
+    def adjacency(self) -> sparse.csr_array:
+        """Symmetric sparse matrix of weights, shape (n, n)."""
+        i, j = self.edges.T
+        shape = (self.n_tasks, self.n_tasks)
+        half = sparse.coo_array((self.weights, (i, j)), shape=shape)
+        return sparse.csr_array(half + half.T)
+
+    def laplacian(self) -> sparse.csr_array:
+        """L = diag(degrees) − adjacency, shape (n, n)."""
+        return sparse.csr_array(sparse.diags_array(self.degrees()) - self.adjacency())
+
+    def degrees(self) -> np.ndarray:
+        """Sum of the weights at each task, shape (n,)."""
+        return np.bincount(self.edges.ravel(), np.repeat(self.weights, 2), self.n_tasks)
+
+    def components(self) -> np.ndarray:
+        """Number of the connected component of each task, shape (n,); edges of weight zero do not connect."""
+        return connected_components(self.threshold(0.0).adjacency(), directed=False)[1]
+
+    def threshold(self, t: float) -> TaskGraph:
+        """The graph of the edges heavier than `t`."""
+        keep = self.weights > t
+        return TaskGraph(self.edges[keep], self.weights[keep], self.task_names)
+
+    def normalized(self) -> TaskGraph:
+        """Weights w_ij/√(max_i · max_j), where max_i is the heaviest edge at task i: in [0, 1] for every task."""
+        heaviest = np.zeros(self.n_tasks)
+        np.maximum.at(heaviest, self.edges.ravel(), np.repeat(self.weights, 2))
+        # Square roots before the product: the product of two tiny weights would underflow.
+        root = np.sqrt(heaviest[self.edges])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            scaled = self.weights / root[:, 0] / root[:, 1]
+        weights = np.where(self.weights > 0, np.clip(np.nan_to_num(scaled), 0.0, 1.0), 0.0)
+        return TaskGraph(self.edges, weights, self.task_names)
+
+    def clusters(self, method: str = "markov", **options: Any) -> np.ndarray:
+        """Cluster number of each task, shape (n,); 0 is the largest cluster.
+
+        `method` is ``"markov"`` (flow simulation, see :func:`ggmtl.inspection.markov_clusters`) or
+        ``"components"``.
+        """
+        from ggmtl.errors import check_choice
+
+        check_choice("method", method, ("markov", "components"))
+        if method == "components":
+            return self.components()
+        from ggmtl.graph.markov import markov_clusters
+
+        return markov_clusters(self, **options)
+
+    def to_networkx(self) -> Any:
+        """A ``networkx.Graph`` with edge attribute ``weight``."""
+        from ggmtl.graph.exports import to_networkx
+
+        return to_networkx(self)
+
+    def to_graphml(self, path: str | Path) -> None:
+        """Write a GraphML file (Gephi, yEd, Cytoscape, igraph read it)."""
+        from ggmtl.graph.exports import to_graphml
+
+        to_graphml(self, path)
+
+    def to_cytoscape(self) -> dict[str, Any]:
+        """Cytoscape.js elements as plain data."""
+        from ggmtl.graph.exports import to_cytoscape
+
+        return to_cytoscape(self)
+
+    def __repr__(self) -> str:
+        return f"TaskGraph({self.n_tasks} tasks, {self.n_edges} edges)"

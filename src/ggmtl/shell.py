@@ -1,0 +1,235 @@
+"""The scikit-learn shell that every multi-task regressor of this package shares; no algebra.
+
+A subclass says how models follow from the tasks' least-squares losses (:meth:`TaskRegressor._learn`); the shell
+reads input, deals folds, scales, turns coefficients back into the user's units, and predicts.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.metrics import r2_score
+from sklearn.utils.validation import check_is_fitted
+
+from ggmtl.errors import InputError, ParameterError, check_choice
+from ggmtl.graph import TaskGraph
+from ggmtl.statistics import LeastSquares, Scaling, TaskStatistics, deal_folds, deal_holdout
+from ggmtl.tasks import TaskData, read_prediction, read_training, unknown_tasks_message
+
+logger = logging.getLogger("ggmtl")
+
+
+@dataclass(frozen=True)
+class LearnedModels:
+    """What a method returns to the shell, in scaled units.
+
+    Parameters
+    ----------
+    coefficients : array of shape (n, p)
+        Model of every task; the intercept last, if there is one.
+    graph : TaskGraph
+        Relations found; empty where the method has none.
+    common : array of shape (p,), optional
+        The model for a task never seen.
+    attributes : dict
+        Fitted attributes (names ending in an underscore) to set on the estimator as they are.
+    """
+
+    coefficients: np.ndarray
+    graph: TaskGraph
+    common: np.ndarray | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+
+class TaskRegressor(RegressorMixin, BaseEstimator):
+    """Base class of the multi-task regressors.
+
+    Subclasses have at least the parameters ``task``, ``fit_intercept``, ``standardize``, ``unseen``,
+    ``validation`` and ``random_state``, and implement :meth:`_learn`.
+    """
+
+    task: str | int | None
+    fit_intercept: bool
+    standardize: bool
+    unseen: str
+    validation: Any
+    random_state: int | None
+
+    # ------------------------------------------------------------------ fitting
+
+    def fit(self, X: Any, y: Any = None, tasks: Any = None, *, sample_weight: Any = None, groups: Any = None):
+        """Fit every task's model.
+
+        Parameters
+        ----------
+        X : data frame or array of shape (rows, columns)
+            Features in long form, with the task column if `task` names one; or a list of pairs ``(X_i, y_i)``.
+        y : array of shape (rows,) or (rows, n_tasks)
+            Target; two-dimensional: one task per column, all with the same `X`.
+        tasks : array of shape (rows,), optional
+            Task labels, instead of a task column in `X`.
+        sample_weight : array of shape (rows,), optional
+            Weights of the rows; a weight of two counts a row twice.
+        groups : array of shape (rows,), optional
+            Rows of one group stay in one fold.
+
+        Returns
+        -------
+        self
+        """
+        data = read_training(
+            X, y, tasks, task=self.task, sample_weight=sample_weight, groups=groups, estimator=type(self).__name__
+        )
+        self._reads_tasks = self.task is not None or tasks is not None or y is None
+        self._target_is_matrix = y is not None and np.ndim(y) == 2 and not self._reads_tasks
+        statistics = TaskStatistics.from_data(data, self._deal(data))
+        if data.feature_names is not None:
+            self.feature_names_in_ = np.array(data.feature_names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return self._fit(statistics)
+
+    def fit_statistics(self, statistics: TaskStatistics):
+        """Fit from sufficient statistics, without rows.
+
+        Statistics without folds leave nothing to validate on: strengths are then chosen by evidence.
+        """
+        if not isinstance(statistics, TaskStatistics):
+            raise InputError(f"fit_statistics takes TaskStatistics. Got {type(statistics).__name__} instead.")
+        self._reads_tasks, self._target_is_matrix = True, False
+        self.feature_names_in_ = np.array(statistics.feature_names, dtype=object)
+        return self._fit(statistics)
+
+    def _fit(self, statistics: TaskStatistics):
+        check_choice("unseen", self.unseen, ("error", "hub"))
+        self._scaling = Scaling.from_statistics(statistics, self.fit_intercept, self.standardize)
+        self.tasks_ = statistics.task_names
+        self.feature_names_ = statistics.feature_names
+        self.n_features_in_ = statistics.n_features
+        models = self._learn(self._scaling.design(statistics), statistics)
+        self._set_models(models)
+        return self
+
+    def _set_models(self, models: LearnedModels) -> None:
+        self._coefficients = models.coefficients
+        self.coef_, self.intercept_ = self._scaling.to_user_units(models.coefficients)
+        self.graph_ = models.graph
+        self._common = models.common
+        if models.common is not None:
+            slopes, intercept = self._scaling.to_user_units(models.common)
+            self.hub_coef_, self.hub_intercept_ = slopes, float(intercept)
+        for name, value in models.attributes.items():
+            setattr(self, name, value)
+
+    def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
+        """Models from the loss of every fold (one entry when there are no folds), in scaled units."""
+        raise NotImplementedError
+
+    def _deal(self, data: TaskData) -> np.ndarray | None:
+        """Fold number of every row, as the parameter `validation` says."""
+        how = self.validation
+        seed = 0 if self.random_state is None else int(self.random_state)
+        if how is None:
+            return None
+        if hasattr(how, "split"):
+            return _folds_of_splitter(how, data)
+        if isinstance(how, (bool, np.bool_)) or not isinstance(how, (int, float, np.integer, np.floating)):
+            raise ParameterError(
+                f"validation must be a number of folds, a share of rows to hold out or a splitter. Got {how!r} instead."
+            )
+        if 0 < how < 1:
+            return deal_holdout(data, float(how), seed).astype(np.int64)
+        if how != int(how) or how < 2:
+            raise ParameterError(
+                f"validation must be at least 2 folds or a share between 0 and 1. Got {how!r} instead."
+            )
+        return deal_folds(data, int(how), seed)
+
+    # ------------------------------------------------------------------ predicting
+
+    def predict(self, X: Any, tasks: Any = None) -> np.ndarray:
+        """Predict the target of rows.
+
+        Parameters
+        ----------
+        X : data frame or array
+            As in ``fit``.
+        tasks : array of shape (rows,), optional
+            Task labels, where they were given to ``fit`` in this way.
+
+        Returns
+        -------
+        array of shape (rows,), or (rows, n_tasks) where ``fit`` was given one task per column of y
+        """
+        matrix, labels = self._read_rows(X, tasks)
+        if labels is None:
+            values = matrix @ self.coef_.T + self.intercept_
+            return values if self._target_is_matrix else values[:, 0]
+        coef, intercept = self._models_of(labels)
+        return np.einsum("rd,rd->r", matrix, coef) + intercept
+
+    def _read_rows(self, X: Any, tasks: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        check_is_fitted(self, "coef_")
+        names = getattr(self, "feature_names_in_", None)
+        matrix, labels = read_prediction(
+            X,
+            tasks,
+            task=self.task if tasks is None else None,
+            feature_names=None if names is None else tuple(names),
+            n_features=self.n_features_in_,
+            estimator=type(self).__name__,
+        )
+        if labels is None and self._reads_tasks:
+            raise InputError(
+                "The model was fitted with tasks: predict needs them too, as tasks= with one label per row "
+                '(or name the column of X that holds them, e.g. GGMTLRegressor(task="school")).'
+            )
+        return matrix, labels
+
+    def _models_of(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Slopes and intercept for every row."""
+        position = locate_tasks(self.tasks_, labels)
+        unknown = position < 0
+        if not unknown.any():
+            return self.coef_[position], self.intercept_[position]
+        if self.unseen != "hub":
+            raise InputError(unknown_tasks_message(np.unique(labels[unknown]).tolist(), self.tasks_))
+        if self._common is None:
+            raise InputError(f'{type(self).__name__} has no common model, so unseen="hub" cannot be used.')
+        coef, intercept = self.coef_[position], self.intercept_[position]
+        coef[unknown], intercept[unknown] = self.hub_coef_, self.hub_intercept_
+        return coef, intercept
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: Any = None) -> float:
+        """R² of the predictions over all rows."""
+        return float(r2_score(y, self.predict(X, tasks=tasks), sample_weight=sample_weight))
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+def locate_tasks(tasks: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Position of each label among the sorted tasks, −1 where it is not among them."""
+    text = (tasks.dtype.kind in "US", labels.dtype.kind in "US")
+    if text[0] != text[1]:
+        return np.full(len(labels), -1)
+    position = np.minimum(np.searchsorted(tasks, labels), len(tasks) - 1)
+    return np.where(tasks[position] == labels, position, -1)
+
+
+def _folds_of_splitter(splitter: Any, data: TaskData) -> np.ndarray:
+    fold = np.full(len(data), -1)
+    for k, (_, test) in enumerate(splitter.split(data.X, data.y, data.groups)):
+        if (fold[test] >= 0).any():
+            raise ParameterError("validation: the splitter's test sets overlap; every row must be in at most one.")
+        fold[test] = k
+    if fold.max() < 0:
+        raise ParameterError("validation: the splitter gave no test rows.")
+    # Rows never held out train every fold's models: they form a fold of their own that is not scored.
+    return fold + 1 if (fold < 0).any() else fold

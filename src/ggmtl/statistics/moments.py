@@ -1,0 +1,328 @@
+"""Per-task sufficient statistics: XᵀX, Xᵀy, yᵀy, sums and counts, which add and subtract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ggmtl.errors import InputError, InputTypeError, ParameterError, did_you_mean
+from ggmtl.kernels import segment_cross_products
+from ggmtl.statistics.folds import deal_folds
+from ggmtl.statistics.quadratic import LeastSquares
+from ggmtl.tasks import TaskData, read_training
+
+
+@dataclass(frozen=True)
+class TaskStatistics:
+    """Everything the models ever need to know about the rows.
+
+    Held as ``cross``: for every fold and task the matrix Σ_r z_r z_rᵀ of z = (x − origin, 1, y − target origin).
+    All sums are entries of it, and any centring, scaling or intercept column is one congruence T · T ᵀ.
+
+    Build one with :meth:`from_arrays` or :meth:`from_frame`; the public sums are those of exactly the columns
+    given.
+
+    Examples
+    --------
+    >>> a = TaskStatistics.from_arrays([[1.0], [2.0]], [1.0, 3.0], ["u", "v"])
+    >>> b = TaskStatistics.from_arrays([[4.0]], [5.0], ["v"])
+    >>> (a + b).gram.ravel().tolist(), (a + b).moment.ravel().tolist()
+    ([1.0, 20.0], [1.0, 26.0])
+    """
+
+    cross: np.ndarray
+    origin: np.ndarray
+    task_names: np.ndarray
+    feature_names: tuple[str, ...]
+    has_folds: bool = False
+
+    # ------------------------------------------------------------------ making
+
+    @classmethod
+    def from_arrays(
+        cls, X: Any, y: Any, tasks: Any, sample_weight: Any = None, folds: Any = None
+    ) -> TaskStatistics:
+        """Collect the statistics of rows in memory.
+
+        Parameters
+        ----------
+        X, y, tasks : arrays of shape (rows, d), (rows,), (rows,)
+            Features, target and task label of each row.
+        sample_weight : array of shape (rows,), optional
+            A weight of two counts a row twice.
+        folds : int or array of shape (rows,), optional
+            Fold number of each row (0, 1, …), or how many folds to deal the rows into.
+        """
+        data = read_training(X, y, tasks, sample_weight=sample_weight)
+        if folds is not None and np.ndim(folds) == 1 and sample_weight is not None:
+            folds = np.asarray(folds)[np.asarray(sample_weight) > 0]
+        return cls.from_data(data, folds)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        task: str,
+        target: str,
+        features: Iterable[str] | None = None,
+        sample_weight: str | None = None,
+        folds: Any = None,
+    ) -> TaskStatistics:
+        """Collect the statistics of a pandas, polars or pyarrow table."""
+        import narwhals.stable.v1 as nw
+
+        table = nw.from_native(frame, eager_only=True)
+        known = list(table.columns)
+        chosen = [c for c in known if c not in (task, target, sample_weight)] if features is None else list(features)
+        for column in [task, target, *chosen, *([sample_weight] if sample_weight else [])]:
+            if column not in known:
+                raise InputError(f"The table has no column {column!r}.{did_you_mean(column, known)}")
+        weight = table[sample_weight].to_numpy() if sample_weight else None
+        data = read_training(
+            table.select([task, *chosen]).to_native(), table[target].to_native(), task=task, sample_weight=weight
+        )
+        return cls.from_data(data, folds)
+
+    @classmethod
+    def from_data(cls, data: TaskData, folds: Any = None) -> TaskStatistics:
+        """Collect the statistics of rows already read."""
+        if folds is None:
+            fold, n_folds = np.zeros(len(data), dtype=np.int64), 1
+        elif np.ndim(folds) == 0:
+            fold, n_folds = deal_folds(data, int(folds)), int(folds)
+        else:
+            fold = np.asarray(folds)
+            if fold.shape != (len(data),) or fold.dtype.kind not in "iu" or fold.min() < 0:
+                raise ParameterError(f"folds must be whole numbers from 0, one per row ({len(data)} of them).")
+            n_folds = int(fold.max()) + 1
+        weight = data.sample_weight
+        origin = np.append(np.average(data.X, axis=0, weights=weight), np.average(data.y, weights=weight))
+        rows = np.empty((len(data), data.X.shape[1] + 2))
+        rows[:, :-2] = data.X - origin[:-1]
+        rows[:, -2] = 1.0
+        rows[:, -1] = data.y - origin[-1]
+        if weight is not None:
+            rows *= np.sqrt(weight)[:, None]
+        n = len(data.task_names)
+        cross = segment_cross_products(rows, fold * n + data.task_index, n_folds * n)
+        return cls(
+            cross.reshape(n_folds, n, *cross.shape[1:]), origin, data.task_names, data.columns, folds is not None
+        )
+
+    # ------------------------------------------------------------------ reading
+
+    @property
+    def n_tasks(self) -> int:
+        """Number of tasks."""
+        return len(self.task_names)
+
+    @property
+    def n_features(self) -> int:
+        """Number of feature columns."""
+        return len(self.feature_names)
+
+    @property
+    def n_folds(self) -> int:
+        """Number of folds; zero when the rows were not dealt into folds."""
+        return len(self.cross) if self.has_folds else 0
+
+    @cached_property
+    def _raw(self) -> np.ndarray:
+        """Cross products of (x, 1, y) themselves, summed over folds, shape (n, d+2, d+2)."""
+        return self.transformed(np.zeros(self.n_features), np.ones(self.n_features), 0.0, 1.0).cross.sum(axis=0)
+
+    @property
+    def gram(self) -> np.ndarray:
+        """XᵀX of every task, shape (n, d, d)."""
+        return self._raw[:, :-2, :-2]
+
+    @property
+    def moment(self) -> np.ndarray:
+        """Xᵀy of every task, shape (n, d)."""
+        return self._raw[:, :-2, -1]
+
+    @property
+    def target_square(self) -> np.ndarray:
+        """yᵀy of every task, shape (n,)."""
+        return self._raw[:, -1, -1]
+
+    @property
+    def feature_sum(self) -> np.ndarray:
+        """Σ x of every task, shape (n, d)."""
+        return self._raw[:, :-2, -2]
+
+    @property
+    def target_sum(self) -> np.ndarray:
+        """Σ y of every task, shape (n,)."""
+        return self._raw[:, -1, -2]
+
+    @property
+    def count(self) -> np.ndarray:
+        """Rows (sum of weights) of every task, shape (n,)."""
+        return self.cross[:, :, -2, -2].sum(axis=0)
+
+    def fold(self, k: int) -> TaskStatistics:
+        """Statistics of the rows of fold `k`."""
+        self._check_fold(k)
+        return TaskStatistics(self.cross[k : k + 1], self.origin, self.task_names, self.feature_names)
+
+    def without_fold(self, k: int) -> TaskStatistics:
+        """Statistics of the rows outside fold `k`, with the remaining folds kept apart."""
+        self._check_fold(k)
+        rest = np.delete(self.cross, k, axis=0)
+        return TaskStatistics(rest, self.origin, self.task_names, self.feature_names, len(rest) > 1)
+
+    def total(self) -> TaskStatistics:
+        """Statistics of all rows, without folds."""
+        total = self.cross.sum(axis=0, keepdims=True)
+        return TaskStatistics(total, self.origin, self.task_names, self.feature_names)
+
+    def take(self, tasks: np.ndarray) -> TaskStatistics:
+        """Statistics of the tasks at the given positions."""
+        return TaskStatistics(
+            self.cross[:, tasks], self.origin, self.task_names[tasks], self.feature_names, self.has_folds
+        )
+
+    def least_squares(self, intercept: bool = False) -> LeastSquares:
+        """The squared loss over all folds, of the columns as given, or with a constant column appended."""
+        cross = self.transformed(np.zeros(self.n_features), np.ones(self.n_features), 0.0, 1.0).cross.sum(axis=0)
+        return _least_squares(cross, intercept)
+
+    def _check_fold(self, k: int) -> None:
+        if not 0 <= k < self.n_folds:
+            raise ParameterError(f"fold must be in 0 … {self.n_folds - 1}. Got {k} instead.")
+
+    # ------------------------------------------------------------------ algebra
+
+    def transformed(
+        self, center: np.ndarray, scale: np.ndarray, target_center: float, target_scale: float
+    ) -> TaskStatistics:
+        """Statistics of (x − center)/scale and (y − target_center)/target_scale, held about zero."""
+        shift = self.origin - np.append(center, target_center)
+        unit = np.append(scale, target_scale)
+        cross = _congruence(self.cross, shift, unit)
+        return TaskStatistics(
+            cross, np.zeros_like(self.origin), self.task_names, self.feature_names, self.has_folds
+        )
+
+    def _about(self, origin: np.ndarray) -> np.ndarray:
+        return _congruence(self.cross, self.origin - origin, np.ones_like(origin))
+
+    def __add__(self, other: TaskStatistics) -> TaskStatistics:
+        return self._combine(other, 1.0)
+
+    def __sub__(self, other: TaskStatistics) -> TaskStatistics:
+        unknown = np.setdiff1d(other.task_names, self.task_names)
+        if len(unknown):
+            raise InputError(f"Cannot subtract task {unknown[0]!r}: it is not among the tasks subtracted from.")
+        return self._combine(other, -1.0)
+
+    def _combine(self, other: TaskStatistics, sign: float) -> TaskStatistics:
+        if not isinstance(other, TaskStatistics):
+            raise InputTypeError(f"Only TaskStatistics can be added or subtracted. Got {type(other).__name__} instead.")
+        if other.feature_names != self.feature_names:
+            raise InputError(
+                f"Statistics of different features do not add up: {list(self.feature_names)} and "
+                f"{list(other.feature_names)}."
+            )
+        keep_folds = self.has_folds and other.has_folds and len(self.cross) == len(other.cross)
+        left, right = (self, other) if keep_folds else (self.total(), other.total())
+        names = np.union1d(left.task_names, right.task_names)
+        cross = np.zeros((len(left.cross), len(names), *left.cross.shape[2:]))
+        cross[:, np.searchsorted(names, left.task_names)] += left.cross
+        cross[:, np.searchsorted(names, right.task_names)] += sign * right._about(left.origin)
+        return TaskStatistics(cross, left.origin, names, left.feature_names, keep_folds)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Centre and scale of the columns, and whether a constant column is appended.
+
+    Models are fitted to z = ((x − center)/scale, 1) and (y − target_center)/target_scale.
+    """
+
+    center: np.ndarray
+    scale: np.ndarray
+    target_center: float
+    target_scale: float
+    intercept: bool
+
+    @classmethod
+    def from_statistics(cls, statistics: TaskStatistics, intercept: bool, standardize: bool) -> Scaling:
+        """Pooled mean and standard deviation of every column; no centring without an intercept."""
+        pooled = statistics.cross.sum(axis=(0, 1))
+        count = pooled[-2, -2]
+        shift = np.delete(pooled[-2], -2) / count
+        square = np.delete(np.diag(pooled), -2) / count
+        center = statistics.origin + shift
+        if intercept:
+            spread = np.sqrt(np.maximum(square - shift**2, 0.0))
+        else:
+            spread = np.sqrt(np.maximum(square - shift**2, 0.0) + center**2)
+            center = np.zeros_like(center)
+        # A column whose spread is rounding noise beside its mean is constant: leave it alone.
+        spread[spread <= 1e-11 * np.abs(statistics.origin + shift)] = 0.0
+        scale = np.where(spread > 0, spread, 1.0)
+        features = scale[:-1] if standardize else np.ones(len(scale) - 1)
+        return cls(center[:-1], features, float(center[-1]), float(scale[-1]), intercept)
+
+    def design(self, statistics: TaskStatistics) -> list[LeastSquares]:
+        """The squared loss of every fold in scaled units."""
+        scaled = statistics.transformed(self.center, self.scale, self.target_center, self.target_scale)
+        return [_least_squares(cross, self.intercept) for cross in scaled.cross]
+
+    def to_user_units(self, coefficients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Slopes (…, d) and intercepts (…,) in the units of the data."""
+        slopes = coefficients[..., : len(self.scale)] * (self.target_scale / self.scale)
+        intercept = self.target_center - slopes @ self.center
+        if self.intercept:
+            intercept = intercept + coefficients[..., -1] * self.target_scale
+        return slopes, intercept
+
+    def design_rows(self, X: np.ndarray) -> np.ndarray:
+        """Scaled features of new rows, with the constant column if there is one."""
+        scaled = (X - self.center) / self.scale
+        return np.column_stack([scaled, np.ones(len(X))]) if self.intercept else scaled
+
+
+def sum_of(losses: Iterable[LeastSquares]) -> LeastSquares:
+    """The loss over the union of rows."""
+    losses = list(losses)
+    return LeastSquares(
+        sum(loss.gram for loss in losses),
+        sum(loss.moment for loss in losses),
+        sum(loss.target_square for loss in losses),
+        sum(loss.count for loss in losses),
+    )
+
+
+def _least_squares(cross: np.ndarray, intercept: bool) -> LeastSquares:
+    columns = np.arange(cross.shape[-1] - (1 if intercept else 2))
+    return LeastSquares(
+        np.ascontiguousarray(cross[:, columns[:, None], columns]),
+        np.ascontiguousarray(cross[:, columns, -1]),
+        cross[:, -1, -1].copy(),
+        cross[:, -2, -2].copy(),
+    )
+
+
+def _congruence(cross: np.ndarray, shift: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """T cross Tᵀ where T maps (x, 1, y) to ((x + shift)/unit, 1, (y + target shift)/target unit)."""
+    if not shift.any() and (unit == 1).all():
+        return cross
+    size = cross.shape[-1]
+    values = np.delete(np.arange(size), size - 2)
+    out = cross.copy()
+    # Rows of T: add shift times the row of ones, then the same for columns; scaling last.
+    out[..., values, :] += shift[:, None] * out[..., size - 2 : size - 1, :]
+    out[..., :, values] += shift * out[..., :, size - 2 : size - 1]
+    factor = np.ones(size)
+    factor[values] = 1.0 / unit
+    out *= factor[:, None]
+    out *= factor
+    return out
