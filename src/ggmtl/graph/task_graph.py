@@ -46,7 +46,9 @@ class TaskGraph:
             raise InputError(f"There are {len(edges)} edges but {len(weights)} weights.")
         if len(edges):
             if edges.min() < 0 or edges.max() >= len(names):
-                raise InputError(f"Edges must join positions 0 … {len(names) - 1}. Got {edges.min()} … {edges.max()}.")
+                raise InputError(
+                    f"Edges must join positions 0 … {len(names) - 1}. Got {edges.min()} … {edges.max()}."
+                )
             if (edges[:, 0] == edges[:, 1]).any():
                 raise InputError("An edge must join two different tasks.")
             if not np.isfinite(weights).all() or (weights < 0).any():
@@ -68,7 +70,9 @@ class TaskGraph:
         return cls(np.empty((0, 2), dtype=np.int64), np.empty(0), np.asarray(task_names))
 
     @classmethod
-    def from_adjacency(cls, adjacency: Any, task_names: Sequence[Any] | np.ndarray | None = None) -> TaskGraph:
+    def from_adjacency(
+        cls, adjacency: Any, task_names: Sequence[Any] | np.ndarray | None = None
+    ) -> TaskGraph:
         """Read a symmetric matrix of weights; its diagonal is ignored and zeros are no edges."""
         matrix = sparse.coo_array(adjacency)
         if matrix.shape[0] != matrix.shape[1]:
@@ -115,7 +119,7 @@ class TaskGraph:
         return TaskGraph(self.edges[keep], self.weights[keep], self.task_names)
 
     def normalized(self) -> TaskGraph:
-        """Weights w_ij/√(max_i · max_j), where max_i is the heaviest edge at task i: in [0, 1] for every task."""
+        """Weights w_ij/√(max_i · max_j) in [0, 1], where max_i is the heaviest edge at task i."""
         heaviest = np.zeros(self.n_tasks)
         np.maximum.at(heaviest, self.edges.ravel(), np.repeat(self.weights, 2))
         # Square roots before the product: the product of two tiny weights would underflow.
@@ -134,11 +138,9 @@ class TaskGraph:
         from ggmtl.errors import check_choice
 
         check_choice("method", method, ("markov", "components"))
-        if method == "components":
-            return self.components()
-        from ggmtl.graph.markov import markov_clusters
+        from ggmtl.graph.markov import by_size, markov_clusters
 
-        return markov_clusters(self, **options)
+        return by_size(self.components()) if method == "components" else markov_clusters(self, **options)
 
     def to_networkx(self) -> Any:
         """A ``networkx.Graph`` with edge attribute ``weight``."""
@@ -158,5 +160,17 @@ class TaskGraph:
 
         return to_cytoscape(self)
 
+    def to_csv(self, path: str | Path) -> None:
+        """Write the edges as a table with the columns task_a, task_b and weight."""
+        from ggmtl.graph.exports import to_edge_list_csv
+
+        to_edge_list_csv(self, path)
+
     def __repr__(self) -> str:
         return f"TaskGraph({self.n_tasks} tasks, {self.n_edges} edges)"
+
+    def _repr_html_(self) -> str:
+        """Counts and the ten heaviest edges, for notebooks."""
+        from ggmtl.graph.exports import to_html
+
+        return to_html(self)

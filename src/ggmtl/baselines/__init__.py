@@ -1,0 +1,8 @@
+"""The methods that graph-guided learning is compared with; all have the same ``fit`` and ``predict``."""
+
+from ggmtl.baselines.independent import IndependentRegressor
+from ggmtl.baselines.mssl import MSSLRegressor
+from ggmtl.baselines.mtrl import MTRLRegressor
+from ggmtl.baselines.pooled import PooledRegressor
+
+__all__ = ["IndependentRegressor", "MSSLRegressor", "MTRLRegressor", "PooledRegressor"]

