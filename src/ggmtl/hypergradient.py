@@ -12,7 +12,7 @@ u = w_i − w_j and q = p_i − p_j,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -61,14 +61,11 @@ def hypergradient(
         prepared = prepare(problem.hessian(solution.coefficients, edge_values), method)
     adjoint = prepared.solve(outer_gradient, start, tol).require(1e-6).value
     q = problem.differences(adjoint)
-    product = solution.force * q
-    safe = np.where(problem.coupling > 0, problem.coupling, 1.0)
-    if problem.penalty == "squared_l2":
-        per_unit = problem.differences(solution.coefficients) * q
-    else:
-        per_unit = product / safe
+    # The force of one unit of Λ, not force / Λ, which has no value at Λ = 0.
+    unit = replace(problem, coupling=np.ones_like(problem.coupling))
+    per_unit = unit.force(problem.differences(solution.coefficients)) * q
     return HyperGradient(
-        edges=-product.sum(axis=1),
+        edges=-np.einsum("mp,mp->m", solution.force, q),
         coupling=-(edge_values @ per_unit),
         hub=-_covariation(solution.coefficients, adjoint),
         adjoint=adjoint,

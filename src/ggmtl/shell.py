@@ -7,6 +7,8 @@ reads input, deals folds, scales, turns coefficients back into the user's units,
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +20,27 @@ from sklearn.utils.validation import check_is_fitted
 from ggmtl.errors import InputError, ParameterError, check_choice
 from ggmtl.graph import TaskGraph
 from ggmtl.statistics import LeastSquares, Scaling, TaskStatistics, deal_folds, deal_holdout
-from ggmtl.tasks import TaskData, read_prediction, read_training, unknown_tasks_message
+from ggmtl.tasks import TaskData, locate_tasks, read_prediction, read_training, unknown_tasks_message
 
 logger = logging.getLogger("ggmtl")
+
+
+@contextmanager
+def verbose_logging(verbose: int) -> Iterator[None]:
+    """Show this package's log on standard error while a verbose call runs, unless the user has set up logging."""
+    if not verbose or logger.hasHandlers():
+        yield
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("[ggmtl] %(message)s"))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 @dataclass(frozen=True)
@@ -86,7 +106,10 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         )
         self._reads_tasks = self.task is not None or tasks is not None or y is None
         self._target_is_matrix = y is not None and np.ndim(y) == 2 and not self._reads_tasks
-        statistics = TaskStatistics.from_data(data, self._deal(data))
+        folds = self._deal(data)
+        # Rows that are never held out are dealt into fold 0 by themselves; see `_deal`.
+        self._scored_from = 1 if self._holds_out_some else 0
+        statistics = TaskStatistics.from_data(data, folds)
         if data.feature_names is not None:
             self.feature_names_in_ = np.array(data.feature_names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
@@ -100,7 +123,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         """
         if not isinstance(statistics, TaskStatistics):
             raise InputError(f"fit_statistics takes TaskStatistics. Got {type(statistics).__name__} instead.")
-        self._reads_tasks, self._target_is_matrix = True, False
+        self._reads_tasks, self._target_is_matrix, self._scored_from = True, False, 0
         self.feature_names_in_ = np.array(statistics.feature_names, dtype=object)
         return self._fit(statistics)
 
@@ -130,18 +153,26 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         raise NotImplementedError
 
     def _deal(self, data: TaskData) -> np.ndarray | None:
-        """Fold number of every row, as the parameter `validation` says."""
+        """Fold number of every row, as the parameter `validation` says; None for no folds.
+
+        Where some rows are never held out (a single hold-out share, a splitter that leaves rows aside), those are
+        fold 0, and `_holds_out_some` is set.
+        """
         how = self.validation
+        self._holds_out_some = False
         seed = 0 if self.random_state is None else int(self.random_state)
         if how is None:
             return None
         if hasattr(how, "split"):
-            return _folds_of_splitter(how, data)
+            folds = _folds_of_splitter(how, data)
+            self._holds_out_some = bool((folds < 0).any())
+            return folds + 1 if self._holds_out_some else folds
         if isinstance(how, (bool, np.bool_)) or not isinstance(how, (int, float, np.integer, np.floating)):
             raise ParameterError(
                 f"validation must be a number of folds, a share of rows to hold out or a splitter. Got {how!r} instead."
             )
         if 0 < how < 1:
+            self._holds_out_some = True
             return deal_holdout(data, float(how), seed).astype(np.int64)
         if how != int(how) or how < 2:
             raise ParameterError(
@@ -214,16 +245,8 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         return tags
 
 
-def locate_tasks(tasks: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Position of each label among the sorted tasks, −1 where it is not among them."""
-    text = (tasks.dtype.kind in "US", labels.dtype.kind in "US")
-    if text[0] != text[1]:
-        return np.full(len(labels), -1)
-    position = np.minimum(np.searchsorted(tasks, labels), len(tasks) - 1)
-    return np.where(tasks[position] == labels, position, -1)
-
-
 def _folds_of_splitter(splitter: Any, data: TaskData) -> np.ndarray:
+    """Number of the split whose test set each row is in, −1 for none."""
     fold = np.full(len(data), -1)
     for k, (_, test) in enumerate(splitter.split(data.X, data.y, data.groups)):
         if (fold[test] >= 0).any():
@@ -231,5 +254,4 @@ def _folds_of_splitter(splitter: Any, data: TaskData) -> np.ndarray:
         fold[test] = k
     if fold.max() < 0:
         raise ParameterError("validation: the splitter gave no test rows.")
-    # Rows never held out train every fold's models: they form a fold of their own that is not scored.
-    return fold + 1 if (fold < 0).any() else fold
+    return fold

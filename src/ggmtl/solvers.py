@@ -18,6 +18,9 @@ from ggmtl.system import Preconditioner, TaskSystem, TwoLevel, make_precondition
 
 # A Cholesky factor of this order costs about as much as one iterative solve.
 _DIRECT_SIZE = 700
+# Conjugate gradients lower the error at every step but not the residual, which may rise for dozens of steps
+# before it falls; only longer standstill is rounding.
+_PATIENCE = 100
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,7 @@ class ConjugateGradient:
                 best, since_best = norm.max(), 0
             else:
                 since_best += 1
-                if since_best >= 30:
+                if since_best >= _PATIENCE:
                     break
         return steps
 

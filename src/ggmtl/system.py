@@ -148,8 +148,10 @@ class TaskSystem:
             block[:, index, index] = weights * self.coupling
             if self.curvature is not None:
                 block -= np.einsum("m,mp,mq->mpq", self.curvature, self.directions, self.directions)
-            matrix[i, :, j, :] -= block
-            matrix[j, :, i, :] -= block
+            pairs = matrix.transpose(0, 2, 1, 3)
+            # Not -=, which would count an edge given twice only once.
+            np.subtract.at(pairs, (i, j), block)
+            np.subtract.at(pairs, (j, i), block)
         return matrix.reshape(n * p, n * p)
 
     def without_curvature(self) -> TaskSystem:
@@ -374,10 +376,11 @@ class AggregationCycle:
         for level in hierarchy.levels[:-1]:
             A = sparse.csr_array(level.A)
             # Damped Jacobi with the safe bound ρ(D⁻¹A) ≤ ‖D⁻¹A‖_∞ instead of an eigenvalue estimate.
-            diagonal = A.diagonal()
+            diagonal = _filled(A.diagonal())
             bound = (abs(A).sum(axis=1) / diagonal).max()
             levels.append((A, sparse.csr_array(level.P), (4.0 / 3.0 / bound / diagonal)[:, None]))
         bottom = hierarchy.levels[-1].A.toarray()
+        np.fill_diagonal(bottom, _filled(bottom.diagonal()))
         return cls(tuple(levels), cho_solve(cho_factor(bottom), np.eye(len(bottom))))
 
     def __call__(self, columns: np.ndarray) -> np.ndarray:
@@ -394,3 +397,8 @@ class AggregationCycle:
         value += damping * (right - A @ value)
         value += damping * (right - A @ value)
         return value
+
+
+def _filled(diagonal: np.ndarray) -> np.ndarray:
+    """One in place of zero: an empty aggregate is prolonged to nothing, so that any value will do."""
+    return np.where(diagonal > 0, diagonal, 1.0)

@@ -154,10 +154,7 @@ def read_training(
     weight = _weights(sample_weight, len(matrix))
     group = None if groups is None else read_labels(groups, "groups", len(matrix))
     data = TaskData(matrix, target, labels, feature_names=names, sample_weight=weight, groups=group)
-    if weight is not None and (weight == 0).any():
-        # A row of weight zero is a row that is not there.
-        data = data.take(weight > 0)
-    return data
+    return _without_zero_weights(data)
 
 
 def read_prediction(
@@ -188,7 +185,9 @@ def read_prediction(
 
 def read_labels(values: Any, name: str, n_rows: int) -> np.ndarray:
     """Read task (or group) labels: strings, integers, categories; one per row, none missing."""
-    labels = _series_to_numpy(values)
+    # Left to itself NumPy would turn 1 and NaN beside strings into the strings "1" and "nan".
+    is_plain = isinstance(values, (list, tuple)) and not any(np.ndim(value) for value in values)
+    labels = np.array(values, dtype=object) if is_plain else _series_to_numpy(values)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.shape != (n_rows,):
@@ -210,6 +209,15 @@ def read_labels(values: Any, name: str, n_rows: int) -> np.ndarray:
             )
         return np.array(labels.tolist())
     return labels
+
+
+def locate_tasks(tasks: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Position of each label among the sorted tasks, −1 where it is not among them."""
+    text = (tasks.dtype.kind in "US", labels.dtype.kind in "US")
+    if text[0] != text[1]:
+        return np.full(len(labels), -1)
+    position = np.minimum(np.searchsorted(tasks, labels), len(tasks) - 1)
+    return np.where(tasks[position] == labels, position, -1)
 
 
 def unknown_tasks_message(unknown: Sequence[object], known: np.ndarray) -> str:
@@ -295,8 +303,9 @@ def _split_frame(
 
 
 def _numeric_column(series: nw.Series, name: Any) -> np.ndarray:
-    values = series.to_numpy()
-    if not (series.dtype.is_numeric() or series.dtype == nw.Boolean):
+    is_boolean = series.dtype == nw.Boolean
+    values = (series.cast(nw.Float64) if is_boolean else series).to_numpy()
+    if not (series.dtype.is_numeric() or is_boolean):
         try:
             if values.dtype != object:
                 raise ValueError
@@ -377,7 +386,7 @@ def _one_task_per_column(matrix, target, names, y, sample_weight, groups) -> Tas
         raise InputError("y has two columns of the same name; task labels must differ.")
     weight = _weights(sample_weight, n_rows)
     group = None if groups is None else read_labels(groups, "groups", n_rows)
-    return TaskData(
+    data = TaskData(
         np.tile(matrix, (n_tasks, 1)),
         target.T.ravel(),
         np.repeat(labels, n_rows),
@@ -385,6 +394,13 @@ def _one_task_per_column(matrix, target, names, y, sample_weight, groups) -> Tas
         sample_weight=None if weight is None else np.tile(weight, n_tasks),
         groups=None if group is None else np.tile(group, n_tasks),
     )
+    return _without_zero_weights(data)
+
+
+def _without_zero_weights(data: TaskData) -> TaskData:
+    """A row of weight zero is a row that is not there."""
+    weight = data.sample_weight
+    return data if weight is None or (weight > 0).all() else data.take(weight > 0)
 
 
 def _weights(sample_weight: Any, n_rows: int) -> np.ndarray | None:
@@ -415,5 +431,12 @@ def _missing(labels: np.ndarray) -> np.ndarray:
     if labels.dtype.kind == "M":
         return np.isnat(labels)
     if labels.dtype == object:
-        return np.array([label is None or label != label for label in labels], dtype=bool)
+        return np.array([_is_missing(label) for label in labels.ravel()], dtype=bool).reshape(labels.shape)
     return np.zeros(labels.shape, dtype=bool)
+
+
+def _is_missing(label: Any) -> bool:
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # pandas' NA is neither equal to itself nor different
+        return True

@@ -1,8 +1,9 @@
 """The methods that graph-guided learning is compared with; all have the same ``fit`` and ``predict``."""
 
+from ggmtl.baselines.bmsl import BMSLRegressor
 from ggmtl.baselines.independent import IndependentRegressor
 from ggmtl.baselines.mssl import MSSLRegressor
 from ggmtl.baselines.mtrl import MTRLRegressor
 from ggmtl.baselines.pooled import PooledRegressor
 
-__all__ = ["IndependentRegressor", "MSSLRegressor", "MTRLRegressor", "PooledRegressor"]
+__all__ = ["BMSLRegressor", "IndependentRegressor", "MSSLRegressor", "MTRLRegressor", "PooledRegressor"]

@@ -1,6 +1,6 @@
 """Ridge regression of every task for a whole grid of penalties, from one eigendecomposition.
 
-    w_i(ρ) = argmin ½‖y_i − X_i w − b‖² + ½ρ‖w‖² = U_i (Λ_i + ρ)⁻¹ U_iᵀ m_i ,     G_i = U_i Λ_i U_iᵀ
+w_i(ρ) = argmin ½‖y_i − X_i w − b‖² + ½ρ‖w‖² = U_i (Λ_i + ρ)⁻¹ U_iᵀ m_i ,     G_i = U_i Λ_i U_iᵀ
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RidgeFactor:
         return self.loss.with_intercepts(np.einsum("nkj,nj->nk", self.eigenvectors, scaled))
 
     def evidence(self, ridge: float) -> float:
-        """½ν ln Q + ½ Σ ln|I + G_i/ρ|, ν = rows less intercepts, Q = 2 · minimum: −ln p(y) with σ² profiled."""
+        """−ln p(y), σ² profiled: ½ν ln Q + ½ Σ ln|I + G_i/ρ|, ν = rows less intercepts, Q = 2 · minimum."""
         explained = (self.rotated**2 / (self.eigenvalues + ridge)).sum()
         quadratic = max(self.loss.target_square.sum() - explained, np.finfo(float).tiny)
         freedom = self.loss.degrees_of_freedom.sum()
@@ -51,7 +51,7 @@ class RidgeFactor:
 
 
 def ridge_grid(loss: LeastSquares, intercept: bool) -> list[float]:
-    """Penalties around the mean curvature of a task, strongest first; free of units and of the number of rows."""
+    """Penalties around the mean curvature of a task, strongest first; free of units and of row counts."""
     reference = float(np.trace(centre(loss, intercept).gram, axis1=1, axis2=2).mean())
     reference /= max(loss.n_features - intercept, 1)
     return [(reference if reference > 0 else 1.0) * 10.0**power for power in _DECADES.tolist()]

@@ -1,13 +1,12 @@
 """Choose strengths by cross-validation, from the losses of the folds alone.
 
-    error(c) = Σ_k ‖y_k − X_k V_{−k}(c)‖² / Σ_k N_k ,     V_{−k}(c) fitted to all folds but k.
+error(c) = Σ_k ‖y_k − X_k V_{−k}(c)‖² / Σ_k N_k ,     V_{−k}(c) fitted to all folds but k.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -59,7 +58,9 @@ def select_by_folds(
     scored : iterable of int, optional
         Folds that are held out in turn; all unless told. The others train every time.
     """
-    return select_by_paths(folds, grid, lambda loss, path: (fit(loss, candidate) for candidate in path), scored)
+    return select_by_paths(
+        folds, grid, lambda loss, path: (fit(loss, candidate) for candidate in path), scored
+    )
 
 
 def select_by_paths(
@@ -84,7 +85,7 @@ def select_by_paths(
 
 
 def rest_of(folds: Sequence[LeastSquares], k: int) -> LeastSquares:
-    """The loss over all folds but `k`, added up rather than subtracted so that empty tasks stay exactly empty."""
+    """The loss over all folds but `k`, added up, not subtracted, so that empty tasks stay exactly empty."""
     others = [fold for j, fold in enumerate(folds) if j != k]
     if others:
         return sum_of(others)
@@ -94,7 +95,7 @@ def rest_of(folds: Sequence[LeastSquares], k: int) -> LeastSquares:
 
 def scored_folds(folds: Sequence[LeastSquares], validation: Any) -> range:
     """Folds held out in turn: with one hold-out share, fold 0 are the rows that always train."""
-    is_share = isinstance(validation, Real) and 0 < validation < 1
+    is_share = isinstance(validation, (float, np.floating)) and 0 < validation < 1
     return range(1, len(folds)) if is_share else range(len(folds))
 
 
@@ -102,9 +103,8 @@ def check_strength(name: str, value: Any) -> float | None:
     """Read a strength: a finite number, not negative, or None for ``"auto"``."""
     if isinstance(value, str) and value == "auto":
         return None
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (Real, np.integer, np.floating)):
-        raise ParameterError(f'{name} must be a number not below 0 or "auto". Got {value!r} instead.')
-    if not np.isfinite(value) or value < 0:
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < np.inf:
         raise ParameterError(f'{name} must be a number not below 0 or "auto". Got {value!r} instead.')
     return float(value)
 
@@ -113,6 +113,6 @@ def require_folds(estimator: str, names: str, n_folds: int) -> None:
     """Refuse ``"auto"`` where there is nothing to validate on."""
     if n_folds == 0:
         raise ParameterError(
-            f'{estimator} chooses {names}="auto" by cross-validation, but the rows were not dealt into folds. '
-            f"Give numbers, validation=5, or statistics with folds (TaskStatistics.from_arrays(..., folds=5))."
+            f'{estimator} chooses {names}="auto" by cross-validation, but the rows have no folds. '
+            "Give numbers, validation=5, or statistics with folds (TaskStatistics.from_arrays(..., folds=5))."
         )

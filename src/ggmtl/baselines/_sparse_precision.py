@@ -2,9 +2,10 @@
 
     min_{Ω ≻ 0}  tr(SΩ) − ln|Ω| + α Σ_ij |Ω_ij|
 
-by proximal gradient steps Ω ← soft(Ω − t(S − Ω⁻¹), tα) with the Barzilai–Borwein step t, halved until the matrix
-is positive definite and the quadratic bound holds (after Rolfs et al., 2012). Unlike a block-coordinate graphical
-lasso it starts from a given Ω, lowers the objective at every step and does not break down where S has low rank.
+by proximal gradient steps Ω ← soft(Ω − t(S − Ω⁻¹), tα) with the Barzilai–Borwein step t, halved until the
+matrix is positive definite and the quadratic bound holds (after Rolfs et al., 2012). Unlike block-coordinate
+graphical lassos it starts from a given Ω, lowers the objective at every step and does not break down where S
+has low rank.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ def invert(matrix: np.ndarray) -> tuple[float, np.ndarray]:
 def _proximal_step(precision, inverse, log_determinant, covariance, penalty, step):
     """Next (Ω, ln|Ω|, Ω⁻¹), or None when no step lowers the objective beyond rounding."""
     gradient = covariance - inverse
+    rounding = 1e-15 * (len(covariance) + abs(log_determinant))
     for _ in range(60):
         target = precision - step * gradient
         moved = np.sign(target) * np.maximum(np.abs(target) - step * penalty, 0.0)
@@ -96,7 +98,7 @@ def _proximal_step(precision, inverse, log_determinant, covariance, penalty, ste
         if size <= 1e-24 * np.vdot(precision, precision):
             return None
         # Convexity part of −ln|Ω|: −ln|Ω⁺| + ln|Ω| + tr(Ω⁻¹ change) must not exceed ‖change‖²/2t.
-        if log_determinant - moved_log + np.vdot(inverse, change) <= size / (2.0 * step):
+        if log_determinant - moved_log + np.vdot(inverse, change) <= size / (2.0 * step) + rounding:
             return moved, moved_log, moved_inverse
         step *= 0.5
     return None

@@ -40,9 +40,10 @@ class IndependentRegressor(TaskRegressor):
 
     Examples
     --------
-    >>> model = IndependentRegressor(ridge=0.0).fit([[0.0], [1.0], [0.0], [1.0]], [0, 1, 5, 3], tasks=list("aabb"))
+    >>> X, y = [[0.0], [1.0], [0.0], [1.0]], [1, 2, 5, 3]
+    >>> model = IndependentRegressor(ridge=0.0).fit(X, y, tasks=list("aabb"))
     >>> model.coef_.round(6).ravel().tolist(), model.intercept_.round(6).tolist()
-    ([1.0, -2.0], [0.0, 5.0])
+    ([1.0, -2.0], [1.0, 5.0])
     """
 
     def __init__(

@@ -13,16 +13,22 @@ from sklearn.exceptions import ConvergenceWarning
 from ggmtl.baselines._centred import CentredLoss, centre
 from ggmtl.baselines._coupled import solve_coupled
 from ggmtl.baselines._graphs import covariance_to_graph, partial_correlation
-from ggmtl.baselines._selection import FoldErrors, check_strength, require_folds, scored_folds, select_by_paths
+from ggmtl.baselines._selection import (
+    FoldErrors,
+    check_strength,
+    require_folds,
+    scored_folds,
+    select_by_paths,
+)
 from ggmtl.baselines._sparse_precision import sparse_precision
 from ggmtl.errors import ParameterError
 from ggmtl.shell import LearnedModels, TaskRegressor
 from ggmtl.statistics import LeastSquares, TaskStatistics, sum_of
 
 # Multiples of 2/N̄, which λ₁ would be if the noise had the variance of the target …
-_STRENGTHS = (3.0, 1.0, 0.3, 0.1, 0.03)
+_STRENGTHS = (1.0, 0.3, 0.1)
 # … and α as a multiple of the variance that coefficients would have if they explained the whole target.
-_PENALTIES = (1.0, 0.3, 0.1, 0.03)
+_PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01)
 
 
 @dataclass(frozen=True)
@@ -48,23 +54,28 @@ class StructureFit:
 
 
 def learn_structure(
-    loss: CentredLoss, strength: float, sparsity: float, max_iter: int = 50, tol: float = 1e-4
+    loss: CentredLoss,
+    strength: float,
+    sparsity: float,
+    max_iter: int = 100,
+    tol: float = 1e-3,
+    inner_steps: int = 30,
 ) -> StructureFit:
     """Minimise the problem of :class:`MSSLRegressor` by alternating its two steps.
 
     1. W from (blockdiag(2G_i/N_i) + λ₁Ω ⊗ I) W = 2M/N.
-    2. Ω from min tr(SΩ) − ln|Ω| + α‖Ω‖₁ with S = WᵀW/d and α = 2λ₂/(λ₁d), started from the Ω before, so that
-       the objective falls however early it stops.
+    2. Ω from min tr(SΩ) − ln|Ω| + α‖Ω‖₁ with S = WᵀW/d and α = 2λ₂/(λ₁d), by at most `inner_steps` steps from
+       the Ω before, so that the objective falls however early they stop.
     """
     gram, moment, target_square = loss.averaged()
-    d = loss.shape[1]
+    d = max(loss.shape[1], 1)
     penalty = 2.0 * sparsity / (strength * d)
     precision = np.eye(loss.shape[0]) / (_coefficient_variance(loss) + penalty)
     slopes = solve_coupled(2.0 * gram, strength * precision, 2.0 * moment)
     history: list[float] = []
     converged = False
     for _ in range(max_iter):
-        step = sparse_precision(slopes @ slopes.T / d, penalty, precision)
+        step = sparse_precision(slopes @ slopes.T / d, penalty, precision, tol, inner_steps)
         precision = step.precision
         slopes = solve_coupled(2.0 * gram, strength * precision, 2.0 * moment, slopes)
         fitted = np.matmul(gram, slopes[..., None])[..., 0] - 2.0 * moment
@@ -90,8 +101,8 @@ class MSSLRegressor(TaskRegressor):
         min  Σ_i (1/N_i)‖y_i − X_i w_i − b_i‖² + (λ₁/2)[tr(W Ω Wᵀ) − d ln|Ω|] + λ₂‖Ω‖₁
         over W (d × n), b and the precision Ω ≻ 0,
 
-    after Gonçalves, Von Zuben and Banerjee, "Multi-task sparse structure learning with Gaussian copula models",
-    2016. The norm includes the diagonal: without it the problem is unbounded below (a task with w_i = 0 and
+    after Gonçalves, Von Zuben and Banerjee, "Multi-task sparse structure learning with Gaussian copula
+    models", 2016. The norm includes the diagonal: without it the problem is unbounded below (w_i = 0 and
     Ω_ii → ∞). Convex in W and in Ω but not jointly, so the minimum found is a local one, reached from
     independent models. The objective (`history_`) never rises. Costs O(n³) per iteration.
 
@@ -121,7 +132,7 @@ class MSSLRegressor(TaskRegressor):
     history_ : array
         Objective after every iteration.
     n_iter_, converged_, validation_error_
-        Iterations, whether they settled, and the mean squared error on held-out rows (None if nothing was chosen).
+        Iterations, whether they settled, and the mean squared error on held-out rows (None if none were).
     """
 
     def __init__(
@@ -130,8 +141,8 @@ class MSSLRegressor(TaskRegressor):
         *,
         strength: float | str = "auto",
         sparsity: float | str = "auto",
-        max_iter: int = 50,
-        tol: float = 1e-4,
+        max_iter: int = 100,
+        tol: float = 1e-3,
         validation: Any = 5,
         fit_intercept: bool = True,
         standardize: bool = True,
@@ -155,7 +166,7 @@ class MSSLRegressor(TaskRegressor):
         fit = learn_structure(loss, strength, sparsity, self.max_iter, self.tol)
         if not fit.converged:
             warnings.warn(
-                f"MSSLRegressor stopped after max_iter={self.max_iter} alternations before the objective settled.",
+                f"MSSLRegressor stopped at max_iter={self.max_iter} before the objective settled: raise it.",
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -175,10 +186,13 @@ class MSSLRegressor(TaskRegressor):
         self, folds: list[LeastSquares], statistics: TaskStatistics
     ) -> tuple[tuple[float, float], FoldErrors | None]:
         """(λ₁, λ₂) as given or by cross-validation."""
-        strength, sparsity = check_strength("strength", self.strength), check_strength("sparsity", self.sparsity)
+        strength, sparsity = (
+            check_strength("strength", self.strength),
+            check_strength("sparsity", self.sparsity),
+        )
         for name, value in (("strength", strength), ("sparsity", sparsity)):
             if value == 0:
-                raise ParameterError(f"{name} must be above 0: without it the problem has no minimum. Got 0 instead.")
+                raise ParameterError(f"{name} must be above 0, or the problem has no minimum. Got 0 instead.")
         if strength is not None and sparsity is not None:
             return (strength, sparsity), None
         require_folds(type(self).__name__, "strength and sparsity", statistics.n_folds)
@@ -186,7 +200,7 @@ class MSSLRegressor(TaskRegressor):
         return select_by_paths(folds, grid, self._fit_path, scored_folds(folds, self.validation))
 
     def _fit_path(self, total: LeastSquares, grid: Sequence[tuple[float, float]]) -> Iterator[np.ndarray]:
-        """Coefficients along the grid; all from the same start, as the final fit, the problem not being convex."""
+        """Coefficients along the grid, all from the start of the final fit, as the problem is not convex."""
         loss = centre(total, self.fit_intercept)
         for strength, sparsity in grid:
             fit = learn_structure(loss, strength, sparsity, self.max_iter, self.tol)

@@ -11,7 +11,13 @@ import numpy as np
 from ggmtl.baselines._centred import CentredLoss, centre
 from ggmtl.baselines._coupled import solve_coupled
 from ggmtl.baselines._graphs import correlation, covariance_to_graph
-from ggmtl.baselines._selection import FoldErrors, check_strength, require_folds, scored_folds, select_by_paths
+from ggmtl.baselines._selection import (
+    FoldErrors,
+    check_strength,
+    require_folds,
+    scored_folds,
+    select_by_paths,
+)
 from ggmtl.shell import LearnedModels, TaskRegressor
 from ggmtl.statistics import LeastSquares, TaskStatistics, sum_of
 
@@ -125,7 +131,7 @@ class MTRLRegressor(TaskRegressor):
     history_ : array
         Objective after every iteration.
     n_iter_, converged_, validation_error_
-        Iterations, whether they settled, and the mean squared error on held-out rows (None if nothing was chosen).
+        Iterations, whether they settled, and the mean squared error on held-out rows (None if none were).
     """
 
     def __init__(

@@ -45,7 +45,8 @@ class PooledRegressor(TaskRegressor):
 
     Examples
     --------
-    >>> model = PooledRegressor(ridge=0.0).fit([[0.0], [1.0], [0.0], [1.0]], [0, 1, 5, 3], tasks=list("aabb"))
+    >>> X, y = [[0.0], [1.0], [0.0], [1.0]], [0, 1, 5, 3]
+    >>> model = PooledRegressor(ridge=0.0).fit(X, y, tasks=list("aabb"))
     >>> model.coef_.round(6).ravel().tolist(), round(model.hub_intercept_, 6)
     ([-0.5, -0.5], 2.5)
     """

@@ -59,7 +59,8 @@ class TaskStatistics:
         """
         data = read_training(X, y, tasks, sample_weight=sample_weight)
         if folds is not None and np.ndim(folds) == 1 and sample_weight is not None:
-            folds = np.asarray(folds)[np.asarray(sample_weight) > 0]
+            folds, weight = np.asarray(folds), np.ravel(sample_weight)
+            folds = folds[weight > 0] if len(weight) == len(folds) else folds
         return cls.from_data(data, folds)
 
     @classmethod
@@ -217,6 +218,8 @@ class TaskStatistics:
         return self._combine(other, 1.0)
 
     def __sub__(self, other: TaskStatistics) -> TaskStatistics:
+        if not isinstance(other, TaskStatistics):
+            return self._combine(other, -1.0)
         unknown = np.setdiff1d(other.task_names, self.task_names)
         if len(unknown):
             raise InputError(f"Cannot subtract task {unknown[0]!r}: it is not among the tasks subtracted from.")
@@ -288,17 +291,6 @@ class Scaling:
         """Scaled features of new rows, with the constant column if there is one."""
         scaled = (X - self.center) / self.scale
         return np.column_stack([scaled, np.ones(len(X))]) if self.intercept else scaled
-
-
-def sum_of(losses: Iterable[LeastSquares]) -> LeastSquares:
-    """The loss over the union of rows."""
-    losses = list(losses)
-    return LeastSquares(
-        sum(loss.gram for loss in losses),
-        sum(loss.moment for loss in losses),
-        sum(loss.target_square for loss in losses),
-        sum(loss.count for loss in losses),
-    )
 
 
 def _least_squares(cross: np.ndarray, intercept: bool) -> LeastSquares:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+
+from ggmtl.errors import ParameterError
 
 
 @dataclass(frozen=True)
@@ -50,3 +54,50 @@ class LeastSquares:
     def value(self, coefficients: np.ndarray) -> float:
         """½ Σ_i ‖X_i w_i − y_i‖²."""
         return float(self.task_values(coefficients).sum())
+
+
+def sum_of(losses: Iterable[LeastSquares]) -> LeastSquares:
+    """The loss over the union of rows."""
+    losses = list(losses)
+    return LeastSquares(
+        sum(loss.gram for loss in losses),
+        sum(loss.moment for loss in losses),
+        sum(loss.target_square for loss in losses),
+        sum(loss.count for loss in losses),
+    )
+
+
+@dataclass(frozen=True)
+class FoldedLoss:
+    """The loss of every fold, and which folds are held out in turn.
+
+    Parameters
+    ----------
+    parts : tuple of LeastSquares
+        One per fold.
+    first_scored : int
+        Folds before this one are in every training part and never held out.
+    """
+
+    parts: tuple[LeastSquares, ...]
+    first_scored: int = 0
+
+    @cached_property
+    def total(self) -> LeastSquares:
+        """The loss over all rows."""
+        return self.parts[0] if len(self.parts) == 1 else sum_of(self.parts)
+
+    @property
+    def scored(self) -> range:
+        """Numbers of the folds that can be held out; empty where there is nothing left to train on."""
+        return range(self.first_scored, len(self.parts)) if len(self.parts) > 1 else range(0)
+
+    def training(self, k: int) -> LeastSquares:
+        """The loss over the rows outside fold `k`."""
+        return sum_of(part for j, part in enumerate(self.parts) if j != k)
+
+    def without(self, k: int) -> FoldedLoss:
+        """The folds other than `k`, still apart."""
+        if k not in self.scored:
+            raise ParameterError(f"Fold {k} is not held out.")
+        return FoldedLoss(self.parts[:k] + self.parts[k + 1 :], self.first_scored)

@@ -1,0 +1,391 @@
+"""Learn the graph: join candidates, inner problem, criterion and optimiser, then refit on all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from scipy.optimize import lsq_linear
+from scipy.sparse import coo_array
+
+from ggmtl.candidates import CandidateEdges, Candidates, cross_fit
+from ggmtl.criteria import Evaluation, HoldOut, Sparsity, WarmStart, evaluate_folds
+from ggmtl.errors import ParameterError
+from ggmtl.inner import DEFAULT_SMOOTHING, InnerProblem, solve_inner
+from ggmtl.optimizers import Box, Optimum, projected_gradient, quasi_newton, trial_steps
+from ggmtl.statistics import FoldedLoss, LeastSquares
+
+EDGE_SOLVERS = ("quasi_newton", "projected_gradient", "closed_form")
+# Strengths are searched over this many e-folds on either side of their start.
+_STRENGTH_RANGE = 14.0
+# Linear solves start at this accuracy and follow the outer progress down to the last.
+_ACCURACIES = (1e-4, 1e-8)
+_DIRECT_SIZE = 700
+_START = 0.5
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything but the data that determines a learned graph; strengths in scaled units.
+
+    Parameters
+    ----------
+    penalty : {"squared_l2", "l2", "l1"}
+    candidates : Candidates
+    coupling : array of shape (p,), optional
+        λ per coordinate; learned where None.
+    hub : bool
+        Whether there is a common model; its strength is learned.
+    slopes : array of bool, shape (p,)
+        Which coordinates are slopes (the other, if any, is the intercept, which is never ridged).
+    sparsity : Sparsity
+        ξ, η, γ.
+    edge_solver, hypergradient, ridge, smoothing, max_iter, tol
+        As in :class:`ggmtl.GGMTLRegressor`.
+    """
+
+    penalty: str
+    candidates: Candidates
+    coupling: np.ndarray | None
+    hub: bool
+    slopes: np.ndarray
+    sparsity: Sparsity = field(default_factory=Sparsity)
+    edge_solver: str = "quasi_newton"
+    hypergradient: str = "exact"
+    ridge: float = 1e-6
+    smoothing: float = DEFAULT_SMOOTHING
+    max_iter: int = 200
+    tol: float = 1e-5
+
+    def ridge_for(self, loss: LeastSquares) -> np.ndarray:
+        """ρ per task and coordinate: none on the intercept, except of a task without a single row."""
+        ridge = np.where(self.slopes, self.ridge, 0.0)
+        return np.where(loss.count[:, None] > 0, ridge, max(self.ridge, 1e-10))
+
+    def problem(
+        self, loss: LeastSquares, edges: np.ndarray, coupling: np.ndarray, hub: np.ndarray
+    ) -> InnerProblem:
+        """The inner problem on the given rows."""
+        return InnerProblem(loss, edges, coupling, hub, self.ridge_for(loss), self.penalty, self.smoothing)
+
+
+@dataclass(frozen=True)
+class GraphFit:
+    """A learned graph and the models it implies.
+
+    Parameters
+    ----------
+    name : str
+        Which member of the family this is.
+    edges, edge_values : arrays of shape (m, 2) and (m,)
+        Candidate edges and e.
+    coupling, hub : arrays of shape (p,)
+        λ and hub strengths, per coordinate.
+    coefficients : array of shape (n, p)
+        Models refitted on all rows given.
+    value : float
+        The criterion.
+    iterations, status, certificate, history
+        How the outer problem ended.
+    """
+
+    name: str
+    edges: np.ndarray
+    edge_values: np.ndarray
+    coupling: np.ndarray
+    hub: np.ndarray
+    coefficients: np.ndarray
+    value: float
+    iterations: int = 0
+    status: str = "converged"
+    certificate: float = 0.0
+    history: tuple[float, ...] = ()
+
+    def common_model(self) -> np.ndarray:
+        """The hub's model: the mean of the tasks' models."""
+        return self.coefficients.mean(axis=0)
+
+    def edge_weights(self, slopes: np.ndarray) -> np.ndarray:
+        """w = λe of every candidate edge; with several λ, their geometric mean over the slopes."""
+        used = self.coupling[slopes] if slopes.any() else self.coupling
+        positive = used[used > 0]
+        return self.edge_values * (np.exp(np.log(positive).mean()) if len(positive) else 0.0)
+
+
+@dataclass(frozen=True)
+class Strengths:
+    """Positive strengths as exponentials of a few free logarithms, one per group of coordinates.
+
+    A group number of −1 holds the coordinate's strength fixed.
+    """
+
+    coupling: np.ndarray
+    hub: np.ndarray
+    coupling_group: np.ndarray
+    hub_group: np.ndarray
+
+    @property
+    def size(self) -> int:
+        """Number of free logarithms."""
+        return int(max(self.coupling_group.max(initial=-1), self.hub_group.max(initial=-1))) + 1
+
+    def at(self, logarithms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Coupling and hub at the given shifts of the logarithms."""
+        factors = np.append(np.exp(logarithms), 1.0)
+        return self.coupling * factors[self.coupling_group], self.hub * factors[self.hub_group]
+
+    def chain(
+        self, coupling_slope: np.ndarray, hub_slope: np.ndarray, coupling: np.ndarray, hub: np.ndarray
+    ) -> np.ndarray:
+        """Derivative for the logarithms from those for the strengths."""
+        out = np.zeros(self.size + 1)
+        np.add.at(out, self.coupling_group, coupling_slope * coupling)
+        np.add.at(out, self.hub_group, hub_slope * hub)
+        return out[:-1]
+
+
+class ValidationObjective:
+    """F(e, log strengths) over all hold-out parts, divided by its value at the start.
+
+    The one object here with a memory: optimisers know nothing of models, so the models of the last point, which
+    start the solves of the next, are kept where the two meet.
+    """
+
+    def __init__(self, parts: Sequence[HoldOut], strengths: Strengths, sparsity: Sparsity, n_edges: int):
+        self.parts, self.strengths, self.sparsity, self.n_edges = parts, strengths, sparsity, n_edges
+        self.scale = 1.0
+        self.accuracy = _ACCURACIES[-1]
+        self._warm: list[WarmStart] | None = None
+
+    def start(self, candidates: CandidateEdges) -> float:
+        """Set the scale to the outer loss at the start, and return it."""
+        first = np.where(candidates.fixed, 1.0, _START)
+        loss = sum(part.value for part in self.evaluations(np.append(first, np.zeros(self.strengths.size))))
+        self.scale = max(loss, np.finfo(float).tiny)
+        return self.scale
+
+    def evaluations(self, x: np.ndarray) -> list[Evaluation]:
+        """Every part's outer loss and derivatives at x; the models found start the next evaluation."""
+        coupling, hub = self.strengths.at(x[self.n_edges :])
+        result = evaluate_folds(self.parts, x[: self.n_edges], coupling, hub, warm=self._warm, tol=self.accuracy)
+        self._warm = [part.warm for part in result]
+        return result
+
+    def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        """Value and gradient."""
+        parts = self.evaluations(x)
+        coupling, hub = self.strengths.at(x[self.n_edges :])
+        value, gradient = self.sparsity.value_and_gradient(x[: self.n_edges])
+        value += sum(part.value for part in parts)
+        edges = gradient + sum(part.edges for part in parts)
+        strengths = self.strengths.chain(
+            sum(part.coupling for part in parts), sum(part.hub for part in parts), coupling, hub
+        )
+        return value / self.scale, np.concatenate([edges, strengths]) / self.scale
+
+
+def learn_by_validation(
+    folded: FoldedLoss,
+    settings: Settings,
+    task_names: np.ndarray,
+    hub_start: np.ndarray,
+    models: Callable[[LeastSquares], np.ndarray],
+    entropies: Sequence[float] = (),
+    progress: Callable[[int, float], None] | None = None,
+) -> list[GraphFit]:
+    """The paper's bilevel program: edges (and strengths not given) that predict the held-out rows best.
+
+    Parameters
+    ----------
+    folded : FoldedLoss
+        Rows; each scored fold is held out once.
+    settings : Settings
+    task_names : array of shape (n,)
+    hub_start : array of shape (p,)
+        Where the search for the hub's strength starts; zeros for no hub.
+    models : callable
+        First models from a loss, whose near neighbours become candidates.
+    entropies : sequence of float
+        Levels of γ to walk through, each started from the one before, in units of the outer loss per candidate
+        edge; by default only the γ of ``settings.sparsity``, taken as it is.
+    progress : callable, optional
+        Called with (iteration, objective).
+    """
+    scored = folded.scored
+    if not scored:
+        raise ParameterError(
+            'criterion="validation" needs rows to validate on, but the statistics were collected without folds. '
+            'Collect them with folds=, or use criterion="evidence".'
+        )
+    trainings = [folded.training(k) for k in scored]
+    candidates, masks = cross_fit(settings.candidates, [models(loss) for loss in trainings], task_names)
+    strengths = _first_strengths(settings, candidates, hub_start, folded.total)
+    parts = [
+        HoldOut(
+            settings.problem(loss, candidates.edges, strengths.coupling, strengths.hub),
+            folded.parts[k],
+            mask,
+            settings.hypergradient,
+        )
+        for k, loss, mask in zip(scored, trainings, masks)
+    ]
+    objective = ValidationObjective(parts, strengths, settings.sparsity, len(candidates.edges))
+    unit = objective.start(candidates) / max(len(candidates.edges), 1)
+    fits, start = [], None
+    for sparsity in [replace(settings.sparsity, edge_entropy=level * unit) for level in entropies] or [settings.sparsity]:
+        objective.sparsity = sparsity
+        optimum = _optimise(objective, candidates, settings, start, progress)
+        start = optimum.x
+        fits.append(refit(_as_fit(optimum, objective, candidates), folded.total, settings))
+    return fits
+
+
+def _as_fit(optimum: Optimum, objective: ValidationObjective, candidates: CandidateEdges) -> GraphFit:
+    m = objective.n_edges
+    coupling, hub = objective.strengths.at(optimum.x[m:])
+    return GraphFit(
+        "graph",
+        candidates.edges,
+        optimum.x[:m],
+        coupling,
+        hub,
+        np.empty(0),
+        optimum.value * objective.scale,
+        optimum.iterations,
+        optimum.status,
+        optimum.certificate,
+        tuple(value * objective.scale for value in optimum.history),
+    )
+
+
+def refit(fit: GraphFit, loss: LeastSquares, settings: Settings) -> GraphFit:
+    """The same graph with the models of all rows in `loss`; edges of value zero are left out of the solve."""
+    present = fit.edge_values > 0
+    problem = settings.problem(loss, fit.edges[present], fit.coupling, fit.hub)
+    solution = solve_inner(problem, fit.edge_values[present], tol=1e-10)
+    return replace(fit, coefficients=solution.coefficients)
+
+
+def _first_strengths(
+    settings: Settings, candidates: CandidateEdges, hub_start: np.ndarray, loss: LeastSquares
+) -> Strengths:
+    """Where the search starts: together, the edges pull as hard as the hub does."""
+    p = len(settings.slopes)
+    fixed = np.full(p, -1)
+    group = np.where(settings.slopes, 0, 1)
+    if settings.penalty != "squared_l2":
+        group = np.zeros(p, dtype=np.int64)
+    if settings.coupling is not None:
+        coupling, coupling_group = settings.coupling, fixed
+    else:
+        degree = max(2.0 * len(candidates.edges) / loss.n_tasks, 1.0) * _START
+        own = np.maximum(np.einsum("npp->p", loss.gram) / loss.n_tasks, 1e-3)
+        pull = hub_start if settings.hub else 0.1 * own
+        coupling = np.array([np.exp(np.log(pull[group == g]).mean()) for g in group]) / degree
+        coupling_group = group
+    free = coupling_group.max(initial=-1) + 1
+    # Groups are numbered without gaps, so that every logarithm has a strength behind it.
+    _, hub_numbers = np.unique(np.where(settings.slopes, 0, 1), return_inverse=True)
+    hub_group = free + hub_numbers.reshape(-1) if settings.hub else fixed
+    if settings.coupling is None:
+        _, numbers = np.unique(coupling_group, return_inverse=True)
+        coupling_group = numbers.reshape(-1)
+    return Strengths(np.asarray(coupling, dtype=np.float64), hub_start, coupling_group, hub_group)
+
+
+def _optimise(
+    objective: ValidationObjective,
+    candidates: CandidateEdges,
+    settings: Settings,
+    start: np.ndarray | None,
+    progress: Callable[[int, float], None] | None,
+) -> Optimum:
+    m, s = len(candidates.edges), objective.strengths.size
+    box = Box(
+        np.concatenate([candidates.fixed.astype(float), np.full(s, -_STRENGTH_RANGE)]),
+        np.concatenate([np.ones(m), np.full(s, _STRENGTH_RANGE)]),
+    )
+    if start is None:
+        start = np.concatenate([np.full(m, _START), np.zeros(s)])
+    start = box.project(start)
+    loss = objective.parts[0].problem.loss
+    small = loss.n_tasks * loss.n_features <= _DIRECT_SIZE
+    history: tuple[float, ...] = ()
+    done = 0
+    for accuracy in _ACCURACIES[-1:] if small else _ACCURACIES:
+        objective.accuracy = accuracy
+        last = accuracy == _ACCURACIES[-1]
+
+        def report(iteration: int, value: float, _: np.ndarray, before: int = done) -> None:
+            if progress:
+                progress(before + iteration, value * objective.scale)
+
+        stage = _run(objective, start, box, settings, max(settings.tol, 0.0 if last else 10 * accuracy), done, report)
+        history += stage.history[1:] if history else stage.history
+        done += stage.iterations
+        start = stage.x
+    return replace(stage, iterations=done, history=history)
+
+
+def _run(objective, start, box, settings, tol, done, report) -> Optimum:
+    options = {"max_iter": max(settings.max_iter - done, 1), "tol": tol, "progress": report}
+    if settings.edge_solver == "projected_gradient":
+        return projected_gradient(objective, start, box, **options)
+    if settings.edge_solver == "closed_form":
+        return trial_steps(objective, lambda x: closed_form_edges(objective, x), start, box, **options)
+    return quasi_newton(objective, start, box, **options)
+
+
+def closed_form_edges(objective: ValidationObjective, x: np.ndarray) -> np.ndarray | None:
+    """Edges at which the hyper-gradient η − Mp would vanish (the paper's theorem, mended).
+
+    On the free edges, with M the map z ↦ (u_ijᵀΛ(z_i − z_j))_ij, a target adjoint z = p + M⁺(η1 − Mp) is the nearest
+    to p with M z = η1. A(e)z = C is then linear in e and is solved by bounded least squares.
+    """
+    m, eta = objective.n_edges, objective.sparsity.edge_l1
+    e = x[:m]
+    parts = objective.evaluations(x)
+    gradient = eta + sum(part.edges for part in parts)
+    free = (e > 0) & (e < 1) | (e <= 0) & (gradient < 0) | (e >= 1) & (gradient > 0)
+    if not free.any():
+        return None
+    systems = [_stationarity(hold_out, part, e, free, eta / len(parts)) for hold_out, part in zip(objective.parts, parts)]
+    matrix = np.concatenate([left for left, _ in systems])
+    right = np.concatenate([goal for _, goal in systems])
+    solution = lsq_linear(matrix, right, bounds=(0.0, 1.0), method="bvls" if free.sum() < 200 else "trf")
+    out = x.copy()
+    out[:m][free] = solution.x
+    return out
+
+
+def _stationarity(
+    hold_out: HoldOut, part: Evaluation, e: np.ndarray, free: np.ndarray, eta: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Left and right side of Σ_free e_ij Λ(z_i − z_j) = C − (A without the free edges) z, as a dense least-squares row block."""
+    problem = hold_out.problem
+    n, p = part.coefficients.shape
+    i, j = problem.edges[free].T
+    count = len(i)
+    force = problem.force(problem.differences(part.coefficients))[free]
+    rows = np.repeat(np.arange(count), p)
+    ones = np.arange(p)
+    M = coo_array(
+        (
+            np.concatenate([force.ravel(), -force.ravel()]),
+            (
+                np.concatenate([rows, rows]),
+                np.concatenate([(i[:, None] * p + ones).ravel(), (j[:, None] * p + ones).ravel()]),
+            ),
+        ),
+        shape=(count, n * p),
+    ).toarray()
+    adjoint = part.warm.adjoint.ravel()
+    z = (adjoint + np.linalg.lstsq(M, eta - M @ adjoint, rcond=None)[0]).reshape(n, p)
+    rest = problem.system(np.where(free, 0.0, e))
+    right = hold_out.validation.gradient(part.coefficients) - rest.apply(z)
+    pull = (z[i] - z[j]) * problem.coupling
+    left = np.zeros((n, p, count))
+    left[i, :, np.arange(count)] += pull
+    left[j, :, np.arange(count)] -= pull
+    return left.reshape(n * p, count), right.ravel()

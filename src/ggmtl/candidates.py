@@ -1,0 +1,213 @@
+"""Which edges may exist: near neighbours among models, all pairs, given pairs, or near places.
+
+Candidates taken from models must be *cross-fitted*: edges proposed by all training rows have already seen the rows
+held out, and make the outer criterion look better than it is. Each fold therefore proposes its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.neighbors import NearestNeighbors
+
+from ggmtl.errors import InputError, ParameterError, did_you_mean
+from ggmtl.tasks import locate_tasks
+
+DEFAULT_NEIGHBOURS = 10
+# Up to this many tasks all pairs are fewer than what the models' noise would make neighbours pick anyway.
+SMALL_TASKS = 60
+
+
+@dataclass(frozen=True)
+class CandidateEdges:
+    """Pairs of task positions, sorted; `fixed` marks those that must be in the graph."""
+
+    edges: np.ndarray
+    fixed: np.ndarray
+
+    def mask_of(self, other: CandidateEdges) -> np.ndarray:
+        """Which of my edges are among the other's."""
+        if not len(other.edges):
+            return np.zeros(len(self.edges), dtype=bool)
+        size = int(max(self.edges.max(initial=0), other.edges.max(initial=0))) + 1
+        return np.isin(self.edges @ [size, 1], other.edges @ [size, 1])
+
+
+class Candidates:
+    """Base of the candidate rules; subclasses implement :meth:`_pairs`."""
+
+    must_link: Sequence[tuple[Any, Any]] = ()
+    forbid: Sequence[tuple[Any, Any]] = ()
+    uses_models = False
+
+    def propose(self, models: np.ndarray, task_names: np.ndarray) -> CandidateEdges:
+        """Candidate edges for tasks whose models are the rows of `models`.
+
+        Distances between rows should be those that matter: the regressor passes coefficients rotated by the
+        pooled covariance of the features, so that a distance is one between predictions.
+        """
+        n = len(task_names)
+        pairs = _unique(self._pairs(models, task_names), n)
+        required = _unique(_positions(self.must_link, task_names, "must_link"), n)
+        refused = _unique(_positions(self.forbid, task_names, "forbid"), n)
+        keys, must, never = (edges @ [n, 1] for edges in (pairs, required, refused))
+        both = np.intersect1d(must, never)
+        if len(both):
+            a, b = task_names[[both[0] // n, both[0] % n]].tolist()
+            raise ParameterError(f"The pair ({a!r}, {b!r}) is both in must_link and in forbid.")
+        keep = np.union1d(np.setdiff1d(keys, never), must)
+        return CandidateEdges(np.column_stack([keep // n, keep % n]).astype(np.int64), np.isin(keep, must))
+
+    def _pairs(self, models: np.ndarray, task_names: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class KNN(Candidates):
+    """Every task with the `k` tasks of the nearest models.
+
+    Parameters
+    ----------
+    k : int, optional
+        Neighbours of each task; by default 10, or all tasks where there are at most 60.
+    must_link, forbid : sequences of pairs of task labels
+        Edges that must, or must not, be in the graph.
+
+    Examples
+    --------
+    >>> KNN(k=1).propose(np.array([[0.0], [1.0], [5.0]]), np.arange(3)).edges.tolist()
+    [[0, 1], [1, 2]]
+    """
+
+    k: int | None = None
+    must_link: Sequence[tuple[Any, Any]] = ()
+    forbid: Sequence[tuple[Any, Any]] = ()
+    uses_models = True
+
+    def _pairs(self, models, task_names):
+        if self.k is not None and (self.k != int(self.k) or self.k < 1):
+            raise ParameterError(f"k must be a whole number of at least 1. Got {self.k!r} instead.")
+        n = len(models)
+        k = self.k if self.k is not None else (n - 1 if n <= SMALL_TASKS else DEFAULT_NEIGHBOURS)
+        return _neighbours(models, k)
+
+
+@dataclass(frozen=True)
+class Complete(Candidates):
+    """All pairs of tasks."""
+
+    must_link: Sequence[tuple[Any, Any]] = ()
+    forbid: Sequence[tuple[Any, Any]] = ()
+
+    def _pairs(self, models, task_names):
+        return np.column_stack(np.triu_indices(len(task_names), 1))
+
+
+@dataclass(frozen=True)
+class Pairs(Candidates):
+    """The given pairs of task labels."""
+
+    pairs: Sequence[tuple[Any, Any]]
+    must_link: Sequence[tuple[Any, Any]] = ()
+    forbid: Sequence[tuple[Any, Any]] = ()
+
+    def _pairs(self, models, task_names):
+        return _positions(self.pairs, task_names, "candidates")
+
+
+@dataclass(frozen=True)
+class Coordinates(Candidates):
+    """Every task with the `k` nearest places.
+
+    Parameters
+    ----------
+    xy : array of shape (n, 2), or dict from task label to (x, y)
+        Places; an array has the order of the sorted task labels.
+    k : int
+        Neighbours of each task.
+    must_link, forbid : sequences of pairs of task labels
+    """
+
+    xy: Any
+    k: int = DEFAULT_NEIGHBOURS
+    must_link: Sequence[tuple[Any, Any]] = ()
+    forbid: Sequence[tuple[Any, Any]] = ()
+
+    def _pairs(self, models, task_names):
+        if isinstance(self.xy, dict):
+            missing = [name for name in task_names.tolist() if name not in self.xy]
+            if missing:
+                raise InputError(f"Coordinates: no place is given for task {missing[0]!r}.")
+            places = np.array([self.xy[name] for name in task_names.tolist()], dtype=np.float64)
+        else:
+            places = np.asarray(self.xy, dtype=np.float64)
+        if places.ndim != 2 or len(places) != len(task_names) or not np.isfinite(places).all():
+            raise InputError(
+                f"Coordinates: xy must be finite, of shape ({len(task_names)}, 2). Got shape {places.shape} instead."
+            )
+        return _neighbours(places, self.k)
+
+
+def as_candidates(value: Any) -> Candidates:
+    """Read the regressor's parameter `candidates`."""
+    if isinstance(value, Candidates):
+        return value
+    if isinstance(value, str):
+        if value == "knn":
+            return KNN()
+        if value == "complete":
+            return Complete()
+        raise ParameterError(f"candidates must be 'knn', 'complete', pairs or a rule such as KNN(k=10). Got {value!r}.")
+    pairs = np.asarray(value) if not isinstance(value, np.ndarray) else value
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise ParameterError(f"candidates given as pairs must have shape (m, 2). Got shape {pairs.shape} instead.")
+    return Pairs(value)
+
+
+def cross_fit(
+    rule: Candidates, models: Sequence[np.ndarray], task_names: np.ndarray
+) -> tuple[CandidateEdges, list[np.ndarray | None]]:
+    """The union of what every fold's models propose, and per fold the mask of its own proposals."""
+    if not rule.uses_models:
+        return rule.propose(models[0], task_names), [None] * len(models)
+    own = [rule.propose(model, task_names) for model in models]
+    n = len(task_names)
+    keys = np.unique(np.concatenate([part.edges @ [n, 1] for part in own]))
+    fixed = np.unique(np.concatenate([part.edges[part.fixed] @ [n, 1] for part in own]))
+    union = CandidateEdges(np.column_stack([keys // n, keys % n]).astype(np.int64), np.isin(keys, fixed))
+    return union, [union.mask_of(part) for part in own]
+
+
+def _neighbours(points: np.ndarray, k: int) -> np.ndarray:
+    n = len(points)
+    if n < 2:
+        return np.empty((0, 2), dtype=np.int64)
+    if k >= n - 1:
+        return np.column_stack(np.triu_indices(n, 1))
+    nearest = NearestNeighbors(n_neighbors=int(k)).fit(points).kneighbors(return_distance=False)
+    return np.column_stack([np.repeat(np.arange(n), int(k)), nearest.ravel()])
+
+
+def _positions(pairs: Any, task_names: np.ndarray, parameter: str) -> np.ndarray:
+    pairs = [tuple(pair) for pair in pairs]
+    if not pairs:
+        return np.empty((0, 2), dtype=np.int64)
+    labels = np.array([label for pair in pairs for label in pair])
+    position = locate_tasks(task_names, labels)
+    if (position < 0).any():
+        unknown = labels[position < 0][0]
+        raise ParameterError(
+            f"{parameter} names task {unknown.item()!r}, which is not in the data.{did_you_mean(unknown, task_names)}"
+        )
+    return position.reshape(-1, 2)
+
+
+def _unique(pairs: np.ndarray, n: int) -> np.ndarray:
+    pairs = np.sort(np.asarray(pairs, dtype=np.int64).reshape(-1, 2), axis=1)
+    if (pairs[:, 0] == pairs[:, 1]).any():
+        raise ParameterError("A candidate edge joins a task with itself.")
+    keys = np.unique(pairs @ [n, 1])
+    return np.column_stack([keys // n, keys % n])

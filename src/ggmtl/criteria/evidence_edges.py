@@ -1,0 +1,238 @@
+"""Evidence of a weighted graph with a hub, exact, by one Cholesky factor of the whole system.
+
+    P_k = Λ_k L_e + h_k (I − 11ᵀ/n),        ln|P_k|₊ = ln|Λ_k L_e + h_k I| − ln h_k
+    f   = ½(N − p) ln Q + ½ ln|A| − ½ Σ_k ln|P_k|₊ ,        σ² = Q/(N − p)
+
+Every derivative is half the difference of a posterior and a prior expectation. For an edge, with u = w_i − w_j,
+
+    ∂f/∂e_ij = ½ [ E(uᵀΛu)/σ² − Σ_k Λ_k R⁽ᵏ⁾_ij ] ,   E(u_k²)/σ² = û_k²/σ² + (bᵀA⁻¹b)_kk ,   R⁽ᵏ⁾_ij = bᵀ(Λ_k L + h_k I)⁻¹b
+
+so that an edge survives only if its tasks are closer than the rest of the graph explains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg.lapack import dpotrf, dpotri
+
+from ggmtl.criteria.evidence_hub import degrees_of_freedom, profiled_noise
+from ggmtl.errors import ParameterError, SingularSystemError
+from ggmtl.statistics import LeastSquares
+from ggmtl.system import TaskSystem, laplacian
+
+
+@dataclass(frozen=True)
+class EvidenceModel:
+    """Whose evidence is asked for: losses, candidate edges, and the strengths that are not the edges'.
+
+    Parameters
+    ----------
+    loss : LeastSquares
+        Losses of the tasks.
+    edges : array of shape (m, 2)
+        Pairs of tasks.
+    coupling : array of shape (p,)
+        Λ > 0.
+    hub : array of shape (p,)
+        h > 0.
+    ridge : float
+        ρ; only there to determine what no row determines.
+    """
+
+    loss: LeastSquares
+    edges: np.ndarray
+    coupling: np.ndarray
+    hub: np.ndarray
+    ridge: float = 1e-10
+
+    def __post_init__(self) -> None:
+        if not (np.all(np.asarray(self.hub) > 0) and np.all(np.asarray(self.coupling) > 0)):
+            raise ParameterError(
+                "The evidence of a graph must have a positive hub and coupling, else no edge could ever be cut. "
+                f"Got hub={self.hub!r} and coupling={self.coupling!r} instead. Use hub=True."
+            )
+
+    def system(self, edge_values: np.ndarray) -> TaskSystem:
+        """A for these edge values."""
+        return TaskSystem(
+            self.loss.gram, self.edges, edge_values, self.coupling, self.hub, np.asarray(self.ridge, dtype=float)
+        )
+
+
+@dataclass(frozen=True)
+class Expectations:
+    """Posterior and prior expectations: all that gradients and multiplicative steps need.
+
+    Parameters
+    ----------
+    edge_posterior, edge_prior : arrays of shape (m,)
+        E(uᵀΛu)/σ² after and before the data; the latter is Σ_k Λ_k R⁽ᵏ⁾.
+    hub_posterior, hub_prior : arrays of shape (p,)
+        E Σ_i (w_i − w̄)_k²/σ² after and before the data.
+    coupling_posterior, coupling_prior : arrays of shape (p,)
+        E Σ_ij e_ij u_k²/σ² after and before the data.
+    """
+
+    edge_posterior: np.ndarray
+    edge_prior: np.ndarray
+    hub_posterior: np.ndarray
+    hub_prior: np.ndarray
+    coupling_posterior: np.ndarray
+    coupling_prior: np.ndarray
+
+
+@dataclass(frozen=True)
+class EdgeEvidence:
+    """Evidence of a graph.
+
+    Parameters
+    ----------
+    value : float
+        f; NaN where only estimates of its derivatives were asked for.
+    expectations : Expectations
+    coefficients : array of shape (n, p)
+        Models.
+    noise : float
+        σ².
+    standard_error : array of shape (m,)
+        Of `expectations.edge_posterior`; zero where it is exact.
+    covariance : array of shape (n, p, n, p), optional
+        A⁻¹.
+    """
+
+    value: float
+    expectations: Expectations
+    coefficients: np.ndarray
+    noise: float
+    standard_error: np.ndarray
+    covariance: np.ndarray | None = None
+
+    @property
+    def edge_gradient(self) -> np.ndarray:
+        """∂f/∂e, shape (m,)."""
+        return 0.5 * (self.expectations.edge_posterior - self.expectations.edge_prior)
+
+    @property
+    def hub_gradient(self) -> np.ndarray:
+        """∂f/∂h, shape (p,)."""
+        return 0.5 * (self.expectations.hub_posterior - self.expectations.hub_prior)
+
+    @property
+    def coupling_gradient(self) -> np.ndarray:
+        """∂f/∂Λ, shape (p,)."""
+        return 0.5 * (self.expectations.coupling_posterior - self.expectations.coupling_prior)
+
+
+@dataclass(frozen=True)
+class PriorTerms:
+    """What the prior alone gives.
+
+    Parameters
+    ----------
+    log_determinant : float
+        Σ_k ln|P_k|₊.
+    resistance : array of shape (m, p)
+        R⁽ᵏ⁾ of every edge.
+    trace : array of shape (p,)
+        tr P_k⁺.
+    """
+
+    log_determinant: float
+    resistance: np.ndarray
+    trace: np.ndarray
+
+
+def prior_terms(model: EvidenceModel, edge_values: np.ndarray) -> PriorTerms:
+    """Exact effective resistances and determinants: one n × n inverse per distinct (Λ_k, h_k)."""
+    n, p = model.loss.moment.shape
+    i, j = model.edges.T
+    graph = laplacian(model.edges, edge_values, n).toarray()
+    resistance, trace, total = np.empty((len(model.edges), p)), np.empty(p), 0.0
+    for columns in strength_groups(model):
+        coupling, hub = model.coupling[columns[0]], model.hub[columns[0]]
+        inverse, log_det = _inverse_and_log_determinant(coupling * graph + hub * np.eye(n))
+        diagonal = np.diagonal(inverse)
+        resistance[:, columns] = (diagonal[i] + diagonal[j] - 2 * inverse[i, j])[:, None]
+        trace[columns] = diagonal.sum() - 1.0 / hub
+        total += len(columns) * (log_det - np.log(hub))
+    return PriorTerms(total, resistance, trace)
+
+
+def edge_evidence(model: EvidenceModel, edge_values: np.ndarray) -> EdgeEvidence:
+    """Value of f and all its derivatives, by dense algebra in O((np)³).
+
+    Parameters
+    ----------
+    model : EvidenceModel
+        Losses, edges and strengths.
+    edge_values : array of shape (m,)
+        e ≥ 0.
+    """
+    loss = model.loss
+    n, p = loss.moment.shape
+    i, j = model.edges.T
+    inverse, log_det = _inverse_and_log_determinant(model.system(edge_values).dense())
+    coefficients = (inverse @ loss.moment.ravel()).reshape(n, p)
+    covariance = inverse.reshape(n, p, n, p)
+    per_coordinate = np.ascontiguousarray(np.einsum("ikjk->kij", covariance))
+    diagonal = np.einsum("kii->ki", per_coordinate)
+    edge_variance = (diagonal[:, i] + diagonal[:, j] - 2 * per_coordinate[:, i, j]).T
+    hub_variance = diagonal.sum(axis=1) - per_coordinate.sum(axis=(1, 2)) / n
+    quadratic, noise = profiled_noise(loss, inner_quadratic(model, edge_values, coefficients))
+    prior = prior_terms(model, edge_values)
+    value = 0.5 * (degrees_of_freedom(loss) * np.log(quadratic) + log_det - prior.log_determinant)
+    expectations = join_expectations(model, edge_values, coefficients, noise, edge_variance, hub_variance, prior)
+    return EdgeEvidence(float(value), expectations, coefficients, noise, np.zeros(len(model.edges)), covariance)
+
+
+def inner_quadratic(model: EvidenceModel, edge_values: np.ndarray, coefficients: np.ndarray) -> float:
+    """Q: twice the inner objective, which errs only in second order with the coefficients."""
+    i, j = model.edges.T
+    apart = (coefficients[i] - coefficients[j]) ** 2 @ model.coupling
+    centred = coefficients - coefficients.mean(axis=0)
+    spread = model.hub @ (centred**2).sum(axis=0)
+    return float(2 * model.loss.value(coefficients) + edge_values @ apart + spread + model.ridge * (coefficients**2).sum())
+
+
+def join_expectations(
+    model: EvidenceModel,
+    edge_values: np.ndarray,
+    coefficients: np.ndarray,
+    noise: float,
+    edge_variance: np.ndarray,
+    hub_variance: np.ndarray,
+    prior: PriorTerms,
+) -> Expectations:
+    """Put models, posterior variances (in units of σ²) and prior terms together."""
+    i, j = model.edges.T
+    square = (coefficients[i] - coefficients[j]) ** 2 / noise + edge_variance
+    centred = coefficients - coefficients.mean(axis=0)
+    return Expectations(
+        edge_posterior=square @ model.coupling,
+        edge_prior=prior.resistance @ model.coupling,
+        hub_posterior=(centred**2).sum(axis=0) / noise + hub_variance,
+        hub_prior=prior.trace,
+        coupling_posterior=edge_values @ square,
+        coupling_prior=edge_values @ prior.resistance,
+    )
+
+
+def strength_groups(model: EvidenceModel) -> list[np.ndarray]:
+    """Coordinates that share (Λ_k, h_k), and with them P_k."""
+    keys = np.column_stack([model.coupling, model.hub])
+    label = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+    return [np.flatnonzero(label == group) for group in range(label.max() + 1)]
+
+
+def _inverse_and_log_determinant(matrix: np.ndarray) -> tuple[np.ndarray, float]:
+    """Inverse and log-determinant of a symmetric positive definite matrix."""
+    factor, status = dpotrf(matrix, lower=1, clean=1)
+    if status:
+        raise SingularSystemError(
+            "The evidence is not defined: the system of the models is singular to working accuracy. Use a larger ridge."
+        )
+    log_det = 2.0 * float(np.log(np.diagonal(factor)).sum())
+    lower = dpotri(factor, lower=1, overwrite_c=1)[0]
+    return np.tril(lower) + np.tril(lower, -1).T, log_det

@@ -1,0 +1,224 @@
+"""Evidence of the strength of the hub alone: REML of a mixed model with diagonal random coefficients.
+
+With h > 0 and no edges, A = blockdiag(D_i) − (h/n)(11ᵀ ⊗ I), D_i = G_i + diag(h) + ρI. Write K_i = D_i⁻¹(G_i + ρI) and
+M_i = diag(h) K_i (what task i says about the common model μ). Then, with N rows and p coefficients,
+
+    f(h)     = ½(N − p) ln Q + ½ Σ_i ln|D_i| + ½ ln|Σ_i M_i| − ½ n Σ_k ln h_k − ½ p ln n
+    ∂f/∂h_k  = ½ Σ_i [ (w_i − μ)_k²/σ² + (D_i⁻¹)_kk + (K_i (ΣM)⁻¹ K_iᵀ)_kk ] − ½ n/h_k ,    σ² = Q/(N − p)
+
+in O(n p³), for any number of tasks; tasks without rows, or with fewer rows than coefficients, are welcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import OptimizeResult, minimize
+
+from ggmtl.statistics import LeastSquares
+
+# Strengths are sought between these multiples of the mean number of rows of a task: beyond them, in scaled units,
+# a coefficient is free, or common to all tasks, to working accuracy.
+_LOWEST, _HIGHEST = 1e-6, 1e6
+# Largest change of a log strength in one search.
+_WINDOW = 2.0
+# Tasks whose matrices are held at a time.
+_CHUNK_NUMBERS = 1 << 23
+
+
+@dataclass(frozen=True)
+class HubEvidence:
+    """Evidence of a hub's strengths.
+
+    Parameters
+    ----------
+    value : float
+        f, the negative log evidence up to a constant of the data.
+    gradient : array of shape (p,)
+        ∂f/∂h.
+    expected_square : array of shape (p,)
+        E Σ_i (w_i − μ)_k²/σ² under the posterior; n/expected_square is the expectation–maximisation step for h.
+    coefficients : array of shape (n, p)
+        Models.
+    common : array of shape (p,)
+        μ, the common model.
+    noise : float
+        σ².
+    """
+
+    value: float
+    gradient: np.ndarray
+    expected_square: np.ndarray
+    coefficients: np.ndarray
+    common: np.ndarray
+    noise: float
+
+
+@dataclass(frozen=True)
+class HubStrength:
+    """Strengths that evidence has learned.
+
+    Parameters
+    ----------
+    hub : array of shape (p,)
+        h.
+    evidence : HubEvidence
+        At `hub`.
+    iterations : int
+        Quasi-Newton steps.
+    converged : bool
+    """
+
+    hub: np.ndarray
+    evidence: HubEvidence
+    iterations: int
+    converged: bool
+
+
+def degrees_of_freedom(loss: LeastSquares) -> float:
+    """N − p: rows less the coefficients of the common model, on which the prior is flat; at least one."""
+    return max(float(loss.count.sum()) - loss.n_features, 1.0)
+
+
+def profiled_noise(loss: LeastSquares, quadratic: float) -> tuple[float, float]:
+    """Q, kept above rounding, and σ² = Q/(N − p)."""
+    floor = 1e-14 * float(loss.target_square.sum()) + np.finfo(float).tiny
+    quadratic = max(quadratic, floor)
+    return quadratic, quadratic / degrees_of_freedom(loss)
+
+
+def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> HubEvidence:
+    """Value and gradient of f(h), exact at any number of tasks.
+
+    Parameters
+    ----------
+    loss : LeastSquares
+        Losses of the tasks.
+    hub : array of shape (p,)
+        h > 0.
+    ridge : float
+        ρ; only there to determine what no row determines.
+    """
+    n, p = loss.moment.shape
+    hub = np.asarray(hub, dtype=float)
+    pooled, right, log_det = np.zeros((p, p)), np.zeros(p), 0.0
+    for rows in _chunks(n, p):
+        inverse, shrink, chunk_log_det = _task_matrices(loss, rows, hub, ridge)
+        log_det += chunk_log_det
+        pooled += hub[:, None] * shrink.sum(axis=0)
+        right += hub * np.matmul(inverse, loss.moment[rows, :, None]).sum(axis=0)[:, 0]
+    pooled = 0.5 * (pooled + pooled.T)
+    spread = np.linalg.inv(pooled)
+    common = spread @ right
+    coefficients, variance = np.empty((n, p)), np.zeros(p)
+    for rows in _chunks(n, p):
+        inverse, shrink, _ = _task_matrices(loss, rows, hub, ridge)
+        coefficients[rows] = np.matmul(inverse, (loss.moment[rows] + hub * common)[..., None])[..., 0]
+        variance += np.einsum("nkk->k", inverse) + np.einsum("nka,ab,nkb->k", shrink, spread, shrink, optimize=True)
+    deviation = ((coefficients - common) ** 2).sum(axis=0)
+    quadratic = 2 * loss.value(coefficients) + hub @ deviation + ridge * float((coefficients**2).sum())
+    quadratic, noise = profiled_noise(loss, quadratic)
+    expected = deviation / noise + variance
+    value = 0.5 * (
+        degrees_of_freedom(loss) * np.log(quadratic)
+        + log_det
+        + np.linalg.slogdet(pooled)[1]
+        - n * np.log(hub).sum()
+        - p * np.log(n)
+    )
+    return HubEvidence(float(value), 0.5 * (expected - n / hub), expected, coefficients, common, noise)
+
+
+def learn_hub(
+    loss: LeastSquares,
+    groups: np.ndarray | None = None,
+    *,
+    start: np.ndarray | None = None,
+    ridge: float = 1e-10,
+    shrinkage: float = 0.0,
+    max_iter: int = 100,
+) -> HubStrength:
+    """Minimise f over the strengths of groups of coefficients, by L-BFGS in ln h.
+
+    Parameters
+    ----------
+    loss : LeastSquares
+        Losses of the tasks.
+    groups : array of int, shape (p,), optional
+        Coefficients with the same label share a strength; one label for all by default.
+    start : array of shape (p,), optional
+        First strengths; a tenth of the mean number of rows by default.
+    shrinkage : float
+        Precision of a log-normal hyper-prior that pulls the groups' strengths to their common mean,
+        ½ · shrinkage · Σ_g (ln h_g − mean)²: many strengths then cost little where the data do not tell them apart.
+    """
+    p = loss.n_features
+    label = np.zeros(p, dtype=np.int64) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
+    unit = max(float(loss.count.mean()), 1.0)
+    first = np.full(p, 0.1 * unit) if start is None else np.clip(start, _LOWEST * unit, _HIGHEST * unit)
+    size = np.bincount(label)
+
+    def objective(logs: np.ndarray) -> tuple[float, np.ndarray]:
+        hub = np.exp(logs)[label]
+        evidence = hub_evidence(loss, hub, ridge)
+        apart = logs - logs.mean()
+        gradient = np.bincount(label, evidence.gradient * hub) + shrinkage * apart
+        return evidence.value + 0.5 * shrinkage * float(apart @ apart), gradient
+
+    found = minimize_logs(
+        objective,
+        np.bincount(label, np.log(first)) / size,
+        (np.log(_LOWEST * unit), np.log(_HIGHEST * unit)),
+        max_iter=max_iter,
+    )
+    hub = np.exp(found.x)[label]
+    return HubStrength(hub, hub_evidence(loss, hub, ridge), int(found.nit), bool(found.success))
+
+
+def minimize_logs(
+    objective: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    start: np.ndarray,
+    bounds: tuple[float, float] | np.ndarray,
+    *,
+    max_iter: int = 100,
+) -> OptimizeResult:
+    """L-BFGS-B over logarithms of strengths, a window at a time.
+
+    Evidence is flat where a strength is very large or very small; a long first step would land there and stay. No
+    strength may therefore change by more than a fixed factor before the search starts afresh.
+    """
+    low, high = np.broadcast_to(np.asarray(bounds, dtype=float).T.reshape(2, -1), (2, len(start)))
+    here, steps = np.clip(start, low, high), 0
+    while True:
+        window = np.column_stack([np.maximum(here - _WINDOW, low), np.minimum(here + _WINDOW, high)])
+        options = {"maxiter": max(max_iter - steps, 1), "ftol": 1e-9, "gtol": 1e-4}
+        found = minimize(objective, here, jac=True, method="L-BFGS-B", bounds=window, options=options)
+        steps += max(found.nit, 1)
+        stuck = np.abs(found.x - here) > _WINDOW - 1e-9
+        here = found.x
+        found.nit = steps
+        if steps >= max_iter or not stuck.any():
+            return found
+
+
+def _chunks(n: int, p: int) -> list[slice]:
+    step = max(1, _CHUNK_NUMBERS // (p * p))
+    return [slice(first, min(first + step, n)) for first in range(0, n, step)]
+
+
+def _task_matrices(
+    loss: LeastSquares, rows: slice, hub: np.ndarray, ridge: float
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """D_i⁻¹, K_i = D_i⁻¹(G_i + ρI) and Σ ln|D_i| of some tasks, scaled by h^½ so that any strengths are safe."""
+    index = np.arange(loss.n_features)
+    data = loss.gram[rows].copy()
+    data[:, index, index] += ridge
+    scale = 1.0 / np.sqrt(hub)
+    whitened = data * np.outer(scale, scale)
+    whitened[:, index, index] += 1.0
+    inverse = np.linalg.inv(whitened)
+    inverse = 0.5 * (inverse + inverse.transpose(0, 2, 1)) * np.outer(scale, scale)
+    log_det = float(np.linalg.slogdet(whitened)[1].sum()) + len(data) * float(np.log(hub).sum())
+    return inverse, np.matmul(inverse, data), log_det

@@ -1,0 +1,253 @@
+"""The family of models from pooled to densely linked, their honest errors, and the choice among them.
+
+Everything that is learned is learned again without each fold and scored on it, so the errors include the search for
+candidates, strengths and edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from joblib import Parallel, delayed
+
+from ggmtl.bilevel import GraphFit, Settings, learn_by_validation
+from ggmtl.criteria.hub import hub_evidence, learn_hub
+from ggmtl.graph import TaskGraph
+from ggmtl.statistics import FoldedLoss, LeastSquares
+
+Learner = Callable[[FoldedLoss], Sequence[GraphFit]]
+
+# Levels of the entropy weight γ, in units of the outer loss per candidate edge.
+ENTROPY_LEVELS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
+# Edges lighter than this, beside the heaviest edges of their two tasks, are not reported.
+_REPORTED = 0.05
+# Prior precision of the slopes' log strengths about their mean.
+_STRENGTH_PRIOR = 1.0
+
+
+@dataclass(frozen=True)
+class FoldErrors:
+    """Squared errors on rows never seen by the model that predicts them.
+
+    Parameters
+    ----------
+    squared : array of shape (levels, folds, n)
+        Sum of squared errors per level, fold and task.
+    count : array of shape (folds, n)
+        Rows behind each sum.
+    """
+
+    squared: np.ndarray
+    count: np.ndarray
+
+    def mean(self) -> np.ndarray:
+        """Mean squared error over all rows, shape (levels,)."""
+        return self.squared.sum(axis=(1, 2)) / self.count.sum()
+
+    def standard_error(self) -> np.ndarray:
+        """Standard error of `mean`, shape (levels,), from the spread over tasks."""
+        return self._spread(self.squared - self.mean()[:, None, None] * self.count)
+
+    def excess(self, level: int) -> tuple[np.ndarray, np.ndarray]:
+        """Mean squared error of every level above that of `level`, and the paired standard error."""
+        difference = self.squared - self.squared[level]
+        mean = difference.sum(axis=(1, 2)) / self.count.sum()
+        return mean, self._spread(difference - mean[:, None, None] * self.count)
+
+    def task_mean(self) -> np.ndarray:
+        """Mean squared error of every task over all folds, shape (levels, n); NaN where no row was held out."""
+        count = self.count.sum(axis=0)
+        return self.squared.sum(axis=1) / np.where(count > 0, count, np.nan)
+
+    def _spread(self, centred: np.ndarray) -> np.ndarray:
+        # Rows of a task share its model: with several tasks, tasks are the independent units; with one, folds are.
+        units = centred.sum(axis=1) if centred.shape[2] > 1 else centred[:, :, 0]
+        size = max(units.shape[1] - 1, 1)
+        return np.sqrt((units**2).sum(axis=1) * units.shape[1] / size) / self.count.sum()
+
+
+@dataclass(frozen=True)
+class PathResult:
+    """Every level fitted on all rows, its honest error, and the choice.
+
+    Parameters
+    ----------
+    levels : tuple of GraphFit
+        Simplest first.
+    errors : FoldErrors or None
+        None where there are too few folds to learn without one of them.
+    chosen : int
+    criterion : str
+    """
+
+    levels: tuple[GraphFit, ...]
+    errors: FoldErrors | None
+    chosen: int
+    criterion: str
+
+    @property
+    def best(self) -> GraphFit:
+        """The chosen level."""
+        return self.levels[self.chosen]
+
+    def honest_error(self) -> float | None:
+        """Mean squared error of the chosen level on rows it had not seen; None where that is not known."""
+        return None if self.errors is None else float(self.errors.mean()[self.chosen])
+
+    def reported_graph(self, task_names: np.ndarray, slopes: np.ndarray) -> TaskGraph:
+        """The edges of the chosen level that matter to their tasks, with comparable weights in [0, 1]."""
+        return reported_graph(self.best, task_names, slopes)
+
+    def table(self, unit: float, slopes: np.ndarray) -> list[dict[str, Any]]:
+        """One row per level, errors in multiples of `unit`."""
+        names = np.arange(len(self.levels[0].coefficients))
+        mean = deviation = [None] * len(self.levels)
+        if self.errors is not None:
+            mean = (np.sqrt(self.errors.mean()) * unit).tolist()
+            # Delta method: the standard error of a root.
+            deviation = (self.errors.standard_error() / (2.0 * np.sqrt(self.errors.mean())) * unit).tolist()
+        rows = []
+        for k, fit in enumerate(self.levels):
+            graph = reported_graph(fit, names, slopes)
+            rows.append(
+                {
+                    "level": fit.name,
+                    "n_edges": graph.n_edges,
+                    "n_components": int(graph.components().max(initial=-1)) + 1,
+                    "error": mean[k],
+                    "standard_error": deviation[k],
+                    "criterion": fit.value,
+                    "chosen": k == self.chosen,
+                }
+            )
+        return rows
+
+
+def fit_path(
+    folded: FoldedLoss,
+    settings: Settings,
+    task_names: np.ndarray,
+    *,
+    criterion: str,
+    choose_entropy: bool,
+    n_jobs: int | None = None,
+    progress: Callable[[int, float], None] | None = None,
+) -> PathResult:
+    """Learn every level on all rows, estimate its error without leaks, and choose.
+
+    With a single hold-out the error of the outer problem is all there is (the paper's protocol); it is optimistic.
+    """
+    learn = partial(
+        learn_levels, settings=settings, task_names=task_names, criterion=criterion, choose_entropy=choose_entropy
+    )
+    levels = tuple(learn(folded, progress=progress))
+    enough = len(folded.scored) >= 3 or (criterion == "evidence" and len(folded.scored) >= 1)
+    errors = cross_validate(folded, learn, n_jobs) if enough and len(task_names) > 1 else None
+    if errors is None and len(folded.scored) >= 2 and len(task_names) == 1:
+        errors = cross_validate(folded, learn, n_jobs)
+    return PathResult(levels, errors, choose(levels, errors), criterion)
+
+
+def cross_validate(folded: FoldedLoss, learn: Learner, n_jobs: int | None = None) -> FoldErrors:
+    """Learn every level without each fold in turn, and score it there."""
+
+    def score(k: int) -> np.ndarray:
+        return np.array([2.0 * folded.parts[k].task_values(fit.coefficients) for fit in learn(folded.without(k))])
+
+    squared = Parallel(n_jobs=n_jobs)(delayed(score)(k) for k in folded.scored)
+    return FoldErrors(np.stack(squared, axis=1), np.array([folded.parts[k].count for k in folded.scored]))
+
+
+def choose(levels: Sequence[GraphFit], errors: FoldErrors | None) -> int:
+    """The simplest level whose error is within one paired standard error of the lowest."""
+    if errors is None:
+        return len(levels) - 1
+    best = int(np.argmin(errors.mean()))
+    excess, deviation = errors.excess(best)
+    return int(np.flatnonzero(excess <= deviation)[0])
+
+
+def learn_levels(
+    folded: FoldedLoss,
+    settings: Settings,
+    task_names: np.ndarray,
+    criterion: str,
+    choose_entropy: bool,
+    progress: Callable[[int, float], None] | None = None,
+) -> list[GraphFit]:
+    """All levels of the family on the given rows, simplest first."""
+    total = folded.total
+    if len(task_names) == 1:
+        return [independent_level(total, settings)]
+    hub = hub_level(total, settings) if settings.hub else None
+    simple = [pooled_level(total, settings), *([hub] if hub else []), independent_level(total, settings)]
+    if criterion == "evidence":
+        return simple
+    graphs = learn_by_validation(
+        folded,
+        settings,
+        task_names,
+        np.zeros(total.n_features) if hub is None else hub.hub,
+        partial(candidate_models, settings=settings),
+        ENTROPY_LEVELS if choose_entropy else (),
+        progress,
+    )
+    if not choose_entropy:
+        return graphs
+    return [*simple[:-1], *reversed(graphs), simple[-1]]
+
+
+def pooled_level(loss: LeastSquares, settings: Settings) -> GraphFit:
+    """One model for all tasks: an infinitely strong hub."""
+    gram, moment = loss.gram.sum(axis=0), loss.moment.sum(axis=0)
+    model = np.linalg.lstsq(gram + np.diag(np.where(settings.slopes, settings.ridge, 0.0)), moment, rcond=None)[0]
+    coefficients = np.tile(model, (loss.n_tasks, 1))
+    return _without_edges("pooled", loss, settings, np.full(len(model), np.inf), coefficients)
+
+
+def independent_level(loss: LeastSquares, settings: Settings) -> GraphFit:
+    """Every task alone, with the ridge."""
+    ridge = settings.ridge_for(loss)
+    blocks = loss.gram + ridge[:, :, None] * np.eye(loss.n_features)
+    coefficients = np.linalg.solve(blocks, loss.moment[..., None])[..., 0]
+    return _without_edges("independent", loss, settings, np.zeros(loss.n_features), coefficients)
+
+
+def hub_level(loss: LeastSquares, settings: Settings) -> GraphFit:
+    """Every task drawn to the common model, each coordinate as strongly as the evidence says."""
+    ridge = np.where(settings.slopes, settings.ridge, 0.0)
+    strengths = learn_hub(loss, np.arange(loss.n_features), ridge, _STRENGTH_PRIOR)
+    evidence = hub_evidence(loss, strengths, ridge)
+    return _without_edges("hub", loss, settings, strengths, evidence.coefficients, evidence.value)
+
+
+def _without_edges(
+    name: str,
+    loss: LeastSquares,
+    settings: Settings,
+    hub: np.ndarray,
+    coefficients: np.ndarray,
+    value: float = float("nan"),
+) -> GraphFit:
+    width = loss.n_features
+    coupling = np.zeros(width) if settings.coupling is None else settings.coupling
+    return GraphFit(name, np.empty((0, 2), dtype=np.int64), np.empty(0), coupling, hub, coefficients, value)
+
+
+def candidate_models(loss: LeastSquares, settings: Settings) -> np.ndarray:
+    """Models whose distances are distances between predictions: coefficients times a root of the pooled covariance."""
+    fit = hub_level(loss, settings) if settings.hub else independent_level(loss, settings)
+    pooled = loss.gram.sum(axis=0) / max(loss.count.sum(), 1.0)
+    values, vectors = np.linalg.eigh(pooled)
+    return fit.coefficients @ (vectors * np.sqrt(np.maximum(values, 0.0)))
+
+
+def reported_graph(fit: GraphFit, task_names: np.ndarray, slopes: np.ndarray) -> TaskGraph:
+    """The edges that matter to their tasks, weights w_ij/√(max_i · max_j)."""
+    weights = fit.edge_weights(slopes)
+    present = weights > 0
+    return TaskGraph(fit.edges[present], weights[present], task_names).normalized().threshold(_REPORTED)

@@ -1,0 +1,128 @@
+"""The graph as a picture and as a matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ggmtl.errors import InputError
+from ggmtl.graph import TaskGraph
+from ggmtl.plot.layout import positions
+from ggmtl.plot.matrix import adjacency_cells, frame_clusters, label_rows, matrix_height
+from ggmtl.plot.style import (
+    MAX_TASKS,
+    axes_of,
+    cluster_styles,
+    clusters_of,
+    draw_edges,
+    graph_of,
+    headline,
+    label_text,
+    place_labels,
+    prepare,
+    room,
+    scatter_tasks,
+)
+from ggmtl.plot.supernodes import draw_clusters
+
+
+def graph(
+    model_or_graph: Any, ax: Any = None, clusters: Any = None, confidence: Any = None, layout: Any = None
+) -> Any:
+    """Draw tasks as points, coloured by cluster, and edges as lines, as wide as their weight.
+
+    More than 500 tasks are drawn as their clusters: a disc for each, its area the number of members, joined
+    by the summed weights between them.
+
+    Parameters
+    ----------
+    model_or_graph : TaskGraph or fitted model
+        What to draw.
+    ax : matplotlib Axes, optional
+        Where to draw; a new figure if missing.
+    clusters : array of shape (n,), optional
+        Cluster of each task; the Markov clusters if missing.
+    confidence : array of shape (m,), optional
+        In [0, 1], one for each edge: doubtful edges are drawn faintly.
+    layout : {"stress", "spring"}, mapping or array of shape (n, 2), optional
+        How to place the tasks, or where; components are placed one by one and packed.
+
+    Returns
+    -------
+    matplotlib Axes
+    """
+    tasks = graph_of(model_or_graph)
+    clusters = clusters_of(tasks, clusters)
+    confidence = _check_confidence(tasks, confidence)
+    ax = axes_of(ax)
+    if tasks.n_tasks > MAX_TASKS and not _has_points(layout):
+        draw_clusters(ax, tasks, clusters, layout)
+    else:
+        _draw_tasks(ax, tasks, clusters, confidence, positions(tasks, layout))
+    return ax
+
+
+def adjacency(model_or_graph: Any, ax: Any = None, clusters: Any = None) -> Any:
+    """Draw the matrix of weights, tasks ordered by cluster, a frame around every cluster.
+
+    Of more than 250 tasks, several share a row; a cell then shows the heaviest of their edges.
+    """
+    tasks = graph_of(model_or_graph)
+    clusters = clusters_of(tasks, clusters)
+    height = matrix_height(tasks.n_tasks)
+    ax = axes_of(ax, (height + 1.0, height))
+    order = np.lexsort((np.arange(tasks.n_tasks), clusters))
+    end = max(tasks.n_tasks, 1) - 0.5
+    extent = (-0.5, end, end, -0.5)
+    image = ax.imshow(
+        adjacency_cells(tasks, order), extent=extent, cmap="Blues", interpolation="nearest",
+        vmin=0, vmax=tasks.weights.max(initial=0) or 1,
+    )  # fmt: skip
+    frame_clusters(ax, clusters[order])
+    label_rows(ax, tasks.task_names[order], [ax.yaxis, ax.xaxis])
+    ax.set_title(headline(tasks, clusters), fontsize=10)
+    if tasks.n_edges:
+        ax.figure.colorbar(image, ax=ax, label="weight", shrink=0.8)
+    else:
+        ax.text(
+            0.5, 0.5, "no edges", transform=ax.transAxes, ha="center", va="center", color="0.4", fontsize=12
+        )
+    return ax
+
+
+def _check_confidence(tasks: TaskGraph, confidence: Any) -> np.ndarray | None:
+    if confidence is None:
+        return None
+    confidence = np.asarray(confidence, dtype=float)
+    if confidence.shape != (tasks.n_edges,):
+        raise InputError(f"confidence must have shape ({tasks.n_edges},). Got {confidence.shape} instead.")
+    if not ((confidence >= 0) & (confidence <= 1)).all():
+        raise InputError("confidence must be in [0, 1] for every edge.")
+    return confidence
+
+
+def _has_points(layout: Any) -> bool:
+    return layout is not None and not isinstance(layout, str)
+
+
+def _draw_tasks(ax, tasks: TaskGraph, clusters, confidence, points) -> None:
+    n = tasks.n_tasks
+    prepare(ax, points)
+    area = room(ax, points, 3.5, 12.0) ** 2
+    draw_edges(ax, points, tasks.edges, tasks.weights, confidence, 3.0 if n <= 100 else 0.8)
+    styles = cluster_styles(clusters)
+    scatter_tasks(ax, points, [styles[number] for number in clusters], area)
+    ax.set_title(headline(tasks, clusters), fontsize=10)
+    texts = [(i, label_text(tasks.task_names[i])) for i in label_order(tasks, clusters)]
+    place_labels(ax, points, texts, np.sqrt(area) / 2, 9 if n <= 20 else 7)
+
+
+def label_order(tasks: TaskGraph, clusters: np.ndarray) -> list[int]:
+    """Tasks that deserve a label, the first most: all of up to 100, else the best joined of each cluster."""
+    by_degree = np.argsort(-tasks.degrees(), kind="stable")
+    if tasks.n_tasks <= 100:
+        return by_degree.tolist()
+    sizes = np.bincount(clusters)
+    first = by_degree[np.unique(clusters[by_degree], return_index=True)[1]]
+    return [int(i) for i in first if sizes[clusters[i]] > 1][:20]

@@ -1,0 +1,246 @@
+"""Every solver on every operator: the solution of the Kronecker system, its accuracy truly reported."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from ggmtl.errors import ParameterError, SingularSystemError, SolverError
+from ggmtl.solvers import ConjugateGradient, Direct, Solution, prepare
+from ggmtl.system import AggregationCycle, BlockJacobi, GraphLevel, TaskSystem, TwoLevel
+from test_system import LARGE, OPERATORS, SMALL, grams, hide_pyamg, kronecker, make, reference
+
+
+def block_jacobi(system):
+    return ConjugateGradient(system, BlockJacobi.of(system.without_curvature()), max_iter=3000)
+
+
+def two_level(system):
+    above = system.without_curvature()
+    return ConjugateGradient(system, TwoLevel(above, BlockJacobi.of(above), GraphLevel.of(above)))
+
+
+SOLVERS = {
+    "direct": Direct.of,
+    "block-Jacobi": block_jacobi,
+    "two level": two_level,
+    "default": ConjugateGradient.of,
+}
+ITERATIVE = [name for name in SOLVERS if name != "direct"]
+
+
+def right_hand_side(system, columns=(), seed=0):
+    return np.random.default_rng(seed).normal(size=(*system.shape, *columns))
+
+
+def true_residual(system, right, value):
+    difference = right - (kronecker(system) @ value.ravel()).reshape(right.shape)
+    return np.linalg.norm(difference) / np.linalg.norm(right)
+
+
+@functools.cache
+def reference_solution(operator):
+    system = OPERATORS[operator]()
+    right = right_hand_side(system)
+    return np.linalg.solve(reference(operator), right.ravel()).reshape(right.shape)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_solution_is_that_of_the_kronecker_system(solver, operator):
+    system = OPERATORS[operator]()
+    matrix = reference(operator)
+    right = right_hand_side(system)
+    expected = reference_solution(operator)
+    solution = SOLVERS[solver](system).solve(right, tol=1e-12)
+    assert np.linalg.norm(solution.value - expected) < 1e-8 * np.linalg.norm(expected)
+    # Backward stability is all that floating point can promise where the matrix is large.
+    reach = np.linalg.norm(matrix, 1) * np.linalg.norm(solution.value) / np.linalg.norm(right)
+    assert solution.residual < 1e-12 + 1e-14 * reach
+
+
+@pytest.mark.parametrize("operator", LARGE)
+def test_without_pyamg_the_solution_is_the_same(operator, monkeypatch):
+    system = LARGE[operator]()
+    right = right_hand_side(system)
+    with_pyamg = two_level(system).solve(right, tol=1e-12)
+    hide_pyamg(monkeypatch)
+    prepared = two_level(system)
+    assert not isinstance(prepared.preconditioner.graph_level.groups[0][1], AggregationCycle)
+    without = prepared.solve(right, tol=1e-12)
+    np.testing.assert_allclose(without.value, with_pyamg.value, atol=1e-8 * np.abs(with_pyamg.value).max())
+    assert without.iterations <= with_pyamg.iterations
+
+
+@pytest.mark.parametrize("operator", SMALL)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_residual_reported_is_the_true_one(solver, operator):
+    system = SMALL[operator]()
+    right = right_hand_side(system)
+    solution = SOLVERS[solver](system).solve(right, tol=1e-4)
+    expected = true_residual(system, right, solution.value)
+    rounding = (
+        1e-15 * np.linalg.norm(kronecker(system), 1) * np.linalg.norm(solution.value) / np.linalg.norm(right)
+    )
+    assert solution.residual == pytest.approx(expected, rel=1e-6, abs=10 * rounding)
+    assert solution.succeeded
+
+
+@pytest.mark.parametrize("operator", ["uniform", "six decades", "hub per feature", "curvature", "many tasks"])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_many_right_hand_sides_at_once_equal_one_by_one(solver, operator):
+    system = OPERATORS[operator]()
+    prepared = SOLVERS[solver](system)
+    right = right_hand_side(system, (4,)) * [1.0, 1e8, 1e-8, 0.0]
+    together = prepared.solve(right, tol=1e-11)
+    assert together.succeeded
+    for r in range(4):
+        alone = prepared.solve(right[..., r].copy(), tol=1e-11)
+        np.testing.assert_allclose(
+            together.value[..., r], alone.value, atol=1e-7 * np.abs(alone.value).max(initial=0)
+        )
+
+
+@pytest.mark.parametrize("operator", SMALL)
+@pytest.mark.parametrize("solver", ITERATIVE)
+def test_a_warm_start_at_the_solution_takes_no_iteration(solver, operator):
+    system = SMALL[operator]()
+    right = right_hand_side(system)
+    start = Direct.of(system).solve(right).value
+    copy = start.copy()
+    solution = SOLVERS[solver](system).solve(right, start, tol=1e-8)
+    assert solution.iterations == 0
+    assert solution.status == "converged"
+    np.testing.assert_array_equal(start, copy)
+    np.testing.assert_array_equal(solution.value, copy)
+
+
+@pytest.mark.parametrize("solver", ITERATIVE)
+def test_a_warm_start_nearby_saves_iterations(solver):
+    system = SMALL["six decades"]()
+    right = right_hand_side(system)
+    prepared = SOLVERS[solver](system)
+    cold = prepared.solve(right, tol=1e-10)
+    warm = prepared.solve(right, cold.value * (1 + 1e-6), tol=1e-10)
+    assert warm.iterations < cold.iterations
+    np.testing.assert_allclose(warm.value, cold.value, atol=1e-7 * np.abs(cold.value).max())
+
+
+@pytest.mark.parametrize("columns", [(), (3,)])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_zero_right_hand_side_has_the_zero_solution(solver, columns):
+    system = SMALL["hub"]()
+    solution = SOLVERS[solver](system).solve(np.zeros((*system.shape, *columns)))
+    assert not solution.value.any()
+    assert solution.iterations == 0
+    assert solution.residual == 0
+    assert solution.succeeded
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_right_hand_side_is_left_alone(solver):
+    system = SMALL["uniform"]()
+    right = right_hand_side(system)
+    copy = right.copy()
+    SOLVERS[solver](system).solve(right)
+    np.testing.assert_array_equal(right, copy)
+
+
+@pytest.mark.parametrize("strength", [1e-4, 1e-2, 1.0, 1e2, 1e4, 1e6])
+def test_the_default_takes_few_iterations_whatever_the_coupling(strength):
+    system = make(60, n=60, p=6, rows=12, coupling=[strength] * 6)
+    solution = ConjugateGradient.of(system).solve(right_hand_side(system), tol=1e-8)
+    assert solution.succeeded
+    assert solution.iterations <= 25
+
+
+def test_applications_count_every_product_with_the_operator():
+    system = SMALL["uniform"]()
+    products = 0
+
+    class Counting(type(system)):
+        def apply(self, values):
+            nonlocal products
+            products += 1
+            return super().apply(values)
+
+    fields = {name: getattr(system, name) for name in system.__dataclass_fields__}
+    counting = Counting(**fields)
+    for sweeps in (1, 2):
+        cycle = TwoLevel(counting, BlockJacobi.of(system), GraphLevel.of(system), sweeps)
+        products = 0
+        solution = ConjugateGradient(counting, cycle).solve(right_hand_side(system), np.ones(system.shape))
+        assert solution.applications == products
+
+
+# ---------------------------------------------------------------- what cannot be solved
+
+
+@pytest.mark.parametrize("method", ["auto", "direct", "pcg"])
+def test_a_singular_system_is_refused_naming_the_tasks(method):
+    system = make(61, rows=5, edges=[[0, 1], [2, 6]], ridge=0.0)
+    system.gram[[2, 6]] = grams(np.random.default_rng(0), 2, 3, 1)
+    with pytest.raises(
+        SingularSystemError, match=r"position 2, 6 .*Use a positive ridge, a hub, or link them"
+    ):
+        prepare(system, method)
+
+
+@pytest.mark.parametrize("method", ["direct", "pcg"])
+def test_a_task_without_rows_and_links_is_refused(method):
+    system = make(62, rows=5, edges=[[0, 1]], ridge=0.0)
+    system.gram[7] = 0.0
+    with pytest.raises(SingularSystemError, match="position 7"):
+        prepare(system, method)
+
+
+@pytest.mark.parametrize("method", ["direct", "pcg"])
+def test_a_hub_for_some_features_only_may_still_leave_the_system_singular(method):
+    system = make(63, rows=5, edges=[], hub=[1.0, 1.0, 0.0], ridge=0.0)
+    system.gram[7] = 0.0
+    with pytest.raises(SingularSystemError):
+        prepare(system, method)
+
+
+def test_the_method_must_be_known():
+    with pytest.raises(ParameterError, match="method must be one of"):
+        prepare(SMALL["uniform"](), "lu")
+
+
+def test_small_systems_are_solved_directly_and_large_ones_iteratively():
+    assert isinstance(prepare(SMALL["uniform"]()), Direct)
+    assert isinstance(prepare(LARGE["many tasks"]()), ConjugateGradient)
+    assert isinstance(prepare(SMALL["uniform"](), "pcg"), ConjugateGradient)
+
+
+def test_stopping_early_is_reported_and_refused_with_a_remedy():
+    system = SMALL["six decades"]()
+    solver = ConjugateGradient(system, BlockJacobi.of(system), max_iter=2)
+    solution = solver.solve(right_hand_side(system), tol=1e-12)
+    assert solution.status == "max_iter"
+    assert not solution.succeeded
+    assert solution.residual == pytest.approx(true_residual(system, right_hand_side(system), solution.value))
+    with pytest.raises(SolverError, match=r"after 2 iterations \(max_iter\).*larger ridge"):
+        solution.require(1e-8)
+    assert solution.require(1.1 * solution.residual) is solution
+
+
+def test_a_tolerance_beyond_rounding_ends_as_stalled():
+    system = SMALL["strong"]()
+    solution = ConjugateGradient.of(system).solve(right_hand_side(system), tol=1e-30)
+    assert solution.status == "stalled"
+    assert solution.residual < 1e-9
+    assert isinstance(solution, Solution)
+
+
+def test_a_residual_that_rises_for_dozens_of_steps_is_not_a_stall():
+    # Nearly collinear features make the residual of block-Jacobi wander long before it falls.
+    rng = np.random.default_rng(0)
+    n, p = 200, 10
+    X = rng.normal(size=(n, 20, p)) * np.logspace(0, -5, p) @ np.linalg.qr(rng.normal(size=(p, p)))[0]
+    edges = np.array([(i, (i + reach) % n) for i in range(n) for reach in (1, 5, 17, 40)])
+    weights = 10.0 ** rng.uniform(-6, 0, size=len(edges))
+    gram = np.matmul(X.transpose(0, 2, 1), X)
+    system = TaskSystem(gram, edges, weights, np.ones(p), np.zeros(p), np.full((1, 1), 1e-6))
+    right = np.einsum("nrp,nr->np", X, rng.normal(size=(n, 20)))
+    assert block_jacobi(system).solve(right, tol=1e-8).status == "converged"
