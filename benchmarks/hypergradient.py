@@ -120,8 +120,8 @@ def main(repeats: int = 5) -> None:
         "",
         f"{n} tasks with School's row counts (a fifth held out), d = {N_FEATURES}, nd = {n * N_FEATURES}, "
         f"{N_NEIGHBOURS}-nearest-neighbour graph of {n_edges} edges; squared penalty, tolerance "
-        f"{TOLERANCE:g}, cold start. Medians of {repeats} dense and {5 * repeats} fast runs in one process, in "
-        f"processor time; one thread of {os.cpu_count()}.",
+        f"{TOLERANCE:g}, cold start. Medians of {repeats} dense and {5 * repeats} fast runs in one "
+        f"process, in processor time; one thread of {os.cpu_count()}.",
         "",
         "| λ | fast, ms | dense, ms | ratio | largest relative difference of the gradients |",
         "| --- | --- | --- | --- | --- |",

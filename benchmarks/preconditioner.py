@@ -1,8 +1,8 @@
 """Steps of conjugate gradients against the strength of the coupling, for four preconditioners.
 
 Prints one table per graph: iterations to a relative residual of 1e-8 and, in brackets, products with A (those
-inside the preconditioner included). B is block-Jacobi, C the graph-level solve, B + C their sum, "default" what
-the library chooses. Run with ``python benchmarks/preconditioner.py [n_tasks]``.
+inside the preconditioner included). B is block-Jacobi, C the graph-level solve, B + C their sum, and the
+default is what the library chooses. Run with ``python benchmarks/preconditioner.py [n_tasks]``.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def main(n: int = 5000) -> None:
         "# Conjugate gradients: iterations (products with A)",
         "",
         f"{n:,} tasks, d = {N_FEATURES}, {N_NEIGHBOURS}-nearest-neighbour graph, ridge {RIDGE:g}, to a "
-        f"relative residual of {TOLERANCE:g}, at most {MAX_ITER} iterations (a + marks those that did not get there). "
-        "Columns: λ. Bold: the largest count of the default. "
+        f"relative residual of {TOLERANCE:g}, at most {MAX_ITER} iterations; a + marks those that "
+        "did not get there. Columns: λ. Bold: the largest count of the default. "
         f"Threads: {os.environ.get('OPENBLAS_NUM_THREADS', 'all')} of {os.cpu_count()}.",
     ]
     verdicts = []

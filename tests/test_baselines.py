@@ -350,7 +350,7 @@ def test_alternating_data_and_sweeps_leaves_the_prior_alone():
     X = rng.normal(size=(n, rows, d))
     state = GibbsState(np.zeros((n, d)), np.ones(d), np.ones(n), 0.5, WishartRelation.start(n, 6.0, 2.0))
     tau, selected, inclusion, trace, square = [], [], [], [], []
-    for _ in range(6000):
+    for _ in range(4000):
         noise = rng.normal(size=(n, rows)) / np.sqrt(state.noise_precision)[:, None]
         y = np.einsum("nrd,nd->nr", X, state.slopes) + noise
         cross = np.concatenate([X, np.ones((n, rows, 1))], axis=2)
@@ -392,16 +392,16 @@ def test_graphical_lasso_prior_gives_the_posterior_that_importance_sampling_give
     W = rng.normal(size=(rows, n)) @ np.array([[1.0, 0.4, 0.0], [0.0, 0.9, 0.0], [0.0, 0.0, 1.0]])
     scatter = W.T @ W
     # W(d + n + 1, (T + cI)⁻¹) has density |Φ|^{d/2} exp(−tr (T + cI)Φ/2); the prior has λ integrated out.
-    proposals = np.array([draw_wishart(rows + n + 1, scatter + 3.5 * np.eye(n), rng) for _ in range(20000)])
+    proposals = np.array([draw_wishart(rows + n + 1, scatter + 3.5 * np.eye(n), rng) for _ in range(8000)])
     norm, trace = np.abs(proposals).sum(axis=(1, 2)), np.trace(proposals, axis1=1, axis2=2)
     weights = np.exp(0.5 * 3.5 * trace) * (0.01 + 0.5 * norm) ** -(1.0 + n * (n + 1) / 2)
     weights /= weights.sum()
     assert 1.0 / (weights**2).sum() > 2000
     expected = np.einsum("s,sij->ij", weights, proposals)
     relation, total = LassoRelation.start(n), np.zeros((n, n))
-    for k in range(5200):
+    for k in range(3200):
         relation = relation.draw(scatter, rows, rng)
-        total += relation.precision / 5000 if k >= 200 else 0.0
+        total += relation.precision / 3000 if k >= 200 else 0.0
     np.testing.assert_allclose(total, expected, atol=0.02)
 
 
@@ -484,7 +484,11 @@ def test_pooling_tasks_of_different_clusters_is_worse_than_independent_models(cl
 
 @pytest.mark.parametrize(
     "model",
-    [MTRLRegressor(ridge=0.001), MSSLRegressor(strength=0.04), BMSLRegressor(random_state=0)],
+    [
+        MTRLRegressor(ridge=0.001, validation=0.25),
+        MSSLRegressor(strength=0.04, validation=0.25),
+        BMSLRegressor(random_state=0),
+    ],
     ids=["MTRL", "MSSL", "BMSL"],
 )
 def test_sharing_beats_independent_models_and_the_graph_shows_the_clusters(clusters, model):

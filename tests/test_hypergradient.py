@@ -10,6 +10,7 @@ from ggmtl.criteria import BilevelProblem, HoldOut, Sparsity, WarmStart, evaluat
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.hypergradient import hypergradient
 from ggmtl.inner import InnerProblem, solve_inner
+from ggmtl.solvers import ConjugateGradient, prepare
 from ggmtl.statistics import LeastSquares, TaskStatistics
 
 CONNECTED = np.array([[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [0, 5], [1, 4]])
@@ -223,7 +224,7 @@ def test_an_unknown_mode_is_refused():
 
 def large_case(rows, penalty="squared_l2", hub=0.0):
     rng = np.random.default_rng(7)
-    n = 90
+    n = 72
     pairs = np.sort(np.column_stack([np.repeat(np.arange(n), 4), rng.integers(n, size=4 * n)]), axis=1)
     edges = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
     return make((rows, edges), penalty, seed=8, hub=hub, n=n, d=10)
@@ -235,23 +236,22 @@ def large_case(rows, penalty="squared_l2", hub=0.0):
 def test_iterative_and_direct_solvers_give_the_same_gradients(penalty, rows, hub):
     criterion, e = large_case(rows, penalty, hub)
     problem = criterion.problem
-    assert problem.loss.moment.size > 700
+    assert isinstance(prepare(problem.system(e)), ConjugateGradient)
     results = []
-    for method in ("direct", "pcg", "auto"):
+    for method in ("direct", "auto"):
         solution = solve_inner(problem, e, tol=1e-12, method=method)
         slope = criterion.validation.gradient(solution.coefficients)
         results.append(hypergradient(problem, e, solution, slope, tol=1e-12, method=method))
-    for other in results[1:]:
-        for name in ("edges", "coupling", "hub", "adjoint"):
-            assert_close(getattr(other, name), getattr(results[0], name), 1e-7)
+    for name in ("edges", "coupling", "hub", "adjoint"):
+        assert_close(getattr(results[1], name), getattr(results[0], name), 1e-7)
 
 
 def test_large_problems_equal_the_dense_formula():
     criterion, e = large_case(20)
     problem = criterion.problem
     dense = problem.system(e).dense()
-    V = np.linalg.solve(dense, problem.loss.moment.ravel()).reshape(90, 10)
-    p = np.linalg.solve(dense, criterion.validation.gradient(V).ravel()).reshape(90, 10)
+    V = np.linalg.solve(dense, problem.loss.moment.ravel()).reshape(72, 10)
+    p = np.linalg.solve(dense, criterion.validation.gradient(V).ravel()).reshape(72, 10)
     i, j = problem.edges.T
     expected = -1.5 * ((V[i] - V[j]) * (p[i] - p[j])).sum(axis=1)
     assert_close(criterion.evaluate(e).edges, expected, 1e-8)

@@ -171,7 +171,7 @@ def test_labels_of_mixed_kinds_are_refused(as_input):
         ["b", None, "b", "c", None, "b"],
         ["b", float("nan"), "b", "c", float("nan"), "b"],
         np.array([1, np.nan, 1, 2, np.nan, 1]),
-        np.array(["2020-01-01", "NaT", "2020-01-01", "2020-01-02", "NaT", "2020-01-01"], dtype="datetime64[D]"),
+        np.array(["2020-01-01", "NaT", "2020-01-02", "2020-01-03", "NaT", "2020-01-01"], dtype="M8[D]"),
         pd.Series(["b", None, "b", "c", None, "b"]),
         pd.Series(["b", pd.NA, "b", "c", pd.NA, "b"], dtype="string"),
         pd.Series(["b", pd.NA, "b", "c", pd.NA, "b"], dtype=object),
@@ -182,7 +182,7 @@ def test_labels_of_mixed_kinds_are_refused(as_input):
         pa.array(["b", None, "b", "c", None, "b"]),
     ],
     ids=[
-        "None in list", "NaN in list", "NaN", "NaT", "pandas text", "pandas string", "pandas object", "pandas Int64",
+        "None in list", "NaN in list", "NaN", "NaT", "pandas text", "pandas string", "pandas object", "Int64",
         "category", "polars text", "polars integer", "pyarrow",
     ],
 )  # fmt: skip

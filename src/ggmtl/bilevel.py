@@ -14,6 +14,7 @@ from ggmtl.criteria import Evaluation, HoldOut, Sparsity, WarmStart, evaluate_fo
 from ggmtl.errors import ParameterError
 from ggmtl.inner import DEFAULT_SMOOTHING, InnerProblem, solve_inner
 from ggmtl.optimizers import Box, Optimum, projected_gradient, quasi_newton, trial_steps
+from ggmtl.solvers import DIRECT_SIZE
 from ggmtl.statistics import FoldedLoss, LeastSquares
 
 EDGE_SOLVERS = ("quasi_newton", "projected_gradient", "closed_form")
@@ -21,7 +22,6 @@ EDGE_SOLVERS = ("quasi_newton", "projected_gradient", "closed_form")
 _STRENGTH_RANGE = 14.0
 # Linear solves start at this accuracy and follow the outer progress down to the last.
 _ACCURACIES = (1e-4, 1e-8)
-_DIRECT_SIZE = 700
 _START = 0.5
 
 
@@ -63,9 +63,7 @@ class Settings:
         ridge = np.where(self.slopes, self.ridge, 0.0)
         return np.where(loss.count[:, None] > 0, ridge, max(self.ridge, 1e-10))
 
-    def problem(
-        self, loss: LeastSquares, edges: np.ndarray, coupling: np.ndarray, hub: np.ndarray
-    ) -> InnerProblem:
+    def problem(self, loss: LeastSquares, edges: np.ndarray, coupling: np.ndarray, hub: np.ndarray) -> InnerProblem:
         """The inner problem on the given rows."""
         return InnerProblem(loss, edges, coupling, hub, self.ridge_for(loss), self.penalty, self.smoothing)
 
@@ -154,16 +152,42 @@ class ValidationObjective:
 
     def __init__(self, parts: Sequence[HoldOut], strengths: Strengths, sparsity: Sparsity, n_edges: int):
         self.parts, self.strengths, self.sparsity, self.n_edges = parts, strengths, sparsity, n_edges
-        self.scale = 1.0
+        self.scale, self.first_value = 1.0, _START
         self.accuracy = _ACCURACIES[-1]
         self._warm: list[WarmStart] | None = None
 
     def start(self, candidates: CandidateEdges) -> float:
         """Set the scale to the outer loss at the start, and return it."""
-        first = np.where(candidates.fixed, 1.0, _START)
-        loss = sum(part.value for part in self.evaluations(np.append(first, np.zeros(self.strengths.size))))
+        loss = sum(part.value for part in self.evaluations(self.first_point(candidates)))
         self.scale = max(loss, np.finfo(float).tiny)
         return self.scale
+
+    def first_point(self, candidates: CandidateEdges) -> np.ndarray:
+        """All edges alike, strengths as they are."""
+        return np.append(np.where(candidates.fixed, 1.0, self.first_value), np.zeros(self.strengths.size))
+
+    def settle_coupling(self, candidates: CandidateEdges, settings: Settings) -> float:
+        """Learn λ and the hub for the uniform graph, then hold λ, and return the new scale.
+
+        Only w = λe matters, so λ and e cannot both be free. λ is set so that a graph of n edges could carry what all
+        candidates carry together; the uniform graph then has e = n/m.
+        """
+        m, size = self.n_edges, self.strengths.size
+        uniform = self.first_point(candidates)[:m]
+        box = Box(np.full(size, -_STRENGTH_RANGE), np.full(size, _STRENGTH_RANGE))
+
+        def restricted(logarithms: np.ndarray) -> tuple[float, np.ndarray]:
+            value, gradient = self(np.concatenate([uniform, logarithms]))
+            return value, gradient[m:]
+
+        optimum = quasi_newton(restricted, np.zeros(size), box, max_iter=30, tol=1e-3)
+        coupling, hub = self.strengths.at(optimum.x)
+        room = max(m / len(self.parts[0].problem.loss.gram), 2.0)
+        held = np.full(len(coupling), -1)
+        free = np.where(self.strengths.hub_group >= 0, self.strengths.hub_group - self.strengths.hub_group.min(), -1)
+        self.strengths = Strengths(coupling * self.first_value * room, hub, held, free if settings.hub else held)
+        self.first_value = 1.0 / room
+        return self.start(candidates)
 
     def evaluations(self, x: np.ndarray) -> list[Evaluation]:
         """Every part's outer loss and derivatives at x; the models found start the next evaluation."""
@@ -178,10 +202,9 @@ class ValidationObjective:
         coupling, hub = self.strengths.at(x[self.n_edges :])
         value, gradient = self.sparsity.value_and_gradient(x[: self.n_edges])
         value += sum(part.value for part in parts)
-        edges = gradient + sum(part.edges for part in parts)
-        strengths = self.strengths.chain(
-            sum(part.coupling for part in parts), sum(part.hub for part in parts), coupling, hub
-        )
+        edges = gradient + np.sum([part.edges for part in parts], axis=0)
+        slopes = (np.sum([part.coupling for part in parts], axis=0), np.sum([part.hub for part in parts], axis=0))
+        strengths = self.strengths.chain(*slopes, coupling, hub)
         return value / self.scale, np.concatenate([edges, strengths]) / self.scale
 
 
@@ -232,8 +255,12 @@ def learn_by_validation(
     ]
     objective = ValidationObjective(parts, strengths, settings.sparsity, len(candidates.edges))
     unit = objective.start(candidates) / max(len(candidates.edges), 1)
+    if settings.coupling is None:
+        unit = objective.settle_coupling(candidates, settings) / max(len(candidates.edges), 1)
     fits, start = [], None
-    for sparsity in [replace(settings.sparsity, edge_entropy=level * unit) for level in entropies] or [settings.sparsity]:
+    for sparsity in [replace(settings.sparsity, edge_entropy=level * unit) for level in entropies] or [
+        settings.sparsity
+    ]:
         objective.sparsity = sparsity
         optimum = _optimise(objective, candidates, settings, start, progress)
         start = optimum.x
@@ -306,11 +333,9 @@ def _optimise(
         np.concatenate([candidates.fixed.astype(float), np.full(s, -_STRENGTH_RANGE)]),
         np.concatenate([np.ones(m), np.full(s, _STRENGTH_RANGE)]),
     )
-    if start is None:
-        start = np.concatenate([np.full(m, _START), np.zeros(s)])
-    start = box.project(start)
+    start = box.project(objective.first_point(candidates) if start is None else start)
     loss = objective.parts[0].problem.loss
-    small = loss.n_tasks * loss.n_features <= _DIRECT_SIZE
+    small = loss.n_tasks * loss.n_features <= DIRECT_SIZE
     history: tuple[float, ...] = ()
     done = 0
     for accuracy in _ACCURACIES[-1:] if small else _ACCURACIES:
@@ -350,7 +375,9 @@ def closed_form_edges(objective: ValidationObjective, x: np.ndarray) -> np.ndarr
     free = (e > 0) & (e < 1) | (e <= 0) & (gradient < 0) | (e >= 1) & (gradient > 0)
     if not free.any():
         return None
-    systems = [_stationarity(hold_out, part, e, free, eta / len(parts)) for hold_out, part in zip(objective.parts, parts)]
+    systems = [
+        _stationarity(hold_out, part, e, free, eta / len(parts)) for hold_out, part in zip(objective.parts, parts)
+    ]
     matrix = np.concatenate([left for left, _ in systems])
     right = np.concatenate([goal for _, goal in systems])
     solution = lsq_linear(matrix, right, bounds=(0.0, 1.0), method="bvls" if free.sum() < 200 else "trf")
@@ -362,7 +389,7 @@ def closed_form_edges(objective: ValidationObjective, x: np.ndarray) -> np.ndarr
 def _stationarity(
     hold_out: HoldOut, part: Evaluation, e: np.ndarray, free: np.ndarray, eta: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Left and right side of Σ_free e_ij Λ(z_i − z_j) = C − (A without the free edges) z, as a dense least-squares row block."""
+    """Left and right side of Σ_free e_ij Λ(z_i − z_j) = C − (A without the free edges) z, dense."""
     problem = hold_out.problem
     n, p = part.coefficients.shape
     i, j = problem.edges[free].T
@@ -380,7 +407,7 @@ def _stationarity(
         ),
         shape=(count, n * p),
     ).toarray()
-    adjoint = part.warm.adjoint.ravel()
+    adjoint = part.adjoint.ravel()
     z = (adjoint + np.linalg.lstsq(M, eta - M @ adjoint, rcond=None)[0]).reshape(n, p)
     rest = problem.system(np.where(free, 0.0, e))
     right = hold_out.validation.gradient(part.coefficients) - rest.apply(z)

@@ -164,7 +164,7 @@ def as_candidates(value: Any) -> Candidates:
     pairs = np.asarray(value) if not isinstance(value, np.ndarray) else value
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise ParameterError(f"candidates given as pairs must have shape (m, 2). Got shape {pairs.shape} instead.")
-    return Pairs(value)
+    return Pairs([tuple(pair) for pair in value])
 
 
 def cross_fit(

@@ -17,7 +17,7 @@ import numpy as np
 from ggmtl.errors import ParameterError, SolverError, check_choice
 from ggmtl.solvers import ConjugateGradient, Direct, prepare
 from ggmtl.statistics import LeastSquares
-from ggmtl.system import TaskSystem
+from ggmtl.system import Curvature, TaskSystem
 
 PENALTIES = ("squared_l2", "l2", "l1")
 DEFAULT_SMOOTHING = 1e-3
@@ -140,8 +140,8 @@ class InnerProblem:
         s = self.lengths(u)
         if self.penalty == "l1":
             return self.system(0.5 * edge_values[:, None] * self.smoothing**2 / s**3)
-        curvature = 0.5 * self.coupling[0] * edge_values / s[:, 0] ** 3
-        return replace(self.system(0.5 * edge_values / s[:, 0]), directions=u, curvature=curvature)
+        curvature = Curvature(u, 0.5 * self.coupling[0] * edge_values / s[:, 0] ** 3)
+        return replace(self.system(0.5 * edge_values / s[:, 0]), curvature=curvature)
 
     def _quadratic_rest(self, coefficients: np.ndarray) -> float:
         spread = ((coefficients - coefficients.mean(axis=0)) ** 2).sum(axis=0)
@@ -171,12 +171,13 @@ def _solve_robust(
     scale = max(np.linalg.norm(problem.loss.moment), np.finfo(float).tiny)
     if start is None:
         start = prepare(problem.system(edge_values), method).solve(problem.loss.moment).require(1e-6).value
-    value = start
-    for step in range(_MAX_STEPS):
+    value, steps = start, 0
+    while True:
         gradient = problem.gradient(value, edge_values)
         residual = float(np.linalg.norm(gradient) / scale)
-        if residual <= tol:
+        if residual <= tol or steps == _MAX_STEPS:
             break
+        steps += 1
         objective = problem.objective(value, edge_values)
         candidate = _newton_step(problem, edge_values, value, gradient, residual, method)
         if candidate is None:
@@ -187,11 +188,11 @@ def _solve_robust(
         value = candidate
     if residual > max(tol, 1e-6):
         raise SolverError(
-            f"The inner problem with penalty={problem.penalty!r} stopped at a relative gradient of {residual:.1e} after "
-            f"{step} steps. Use weaker coupling or a larger ridge."
+            f"The inner problem with penalty={problem.penalty!r} stopped at a relative gradient of {residual:.1e} "
+            f"after {steps} steps. Use weaker coupling or a larger ridge."
         )
     prepared = prepare(problem.majoriser(value, edge_values), method)
-    return InnerSolution(value, problem.force(problem.differences(value)), prepared, step, residual)
+    return InnerSolution(value, problem.force(problem.differences(value)), prepared, steps, residual)
 
 
 def _newton_step(

@@ -133,7 +133,7 @@ def quasi_newton(
         method="L-BFGS-B",
         bounds=list(zip(box.lower, box.upper)),
         callback=follow,
-        options={"maxiter": max_iter, "gtol": tol, "ftol": 1e-12, "maxls": 30, "maxcor": 20},
+        options={"maxiter": max_iter, "gtol": tol, "ftol": 1e-2 * tol, "maxls": 30, "maxcor": 20},
     )
     x = box.project(result.x)
     certificate = box.certificate(x, np.asarray(result.jac))

@@ -15,14 +15,14 @@ import numpy as np
 from joblib import Parallel, delayed
 
 from ggmtl.bilevel import GraphFit, Settings, learn_by_validation
-from ggmtl.criteria.hub import hub_evidence, learn_hub
+from ggmtl.criteria.evidence import learn_hub
 from ggmtl.graph import TaskGraph
 from ggmtl.statistics import FoldedLoss, LeastSquares
 
 Learner = Callable[[FoldedLoss], Sequence[GraphFit]]
 
 # Levels of the entropy weight γ, in units of the outer loss per candidate edge.
-ENTROPY_LEVELS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
+ENTROPY_LEVELS = (0.0, 0.03, 0.1, 0.3)
 # Edges lighter than this, beside the heaviest edges of their two tasks, are not reported.
 _REPORTED = 0.05
 # Prior precision of the slopes' log strengths about their mean.
@@ -158,7 +158,7 @@ def cross_validate(folded: FoldedLoss, learn: Learner, n_jobs: int | None = None
     def score(k: int) -> np.ndarray:
         return np.array([2.0 * folded.parts[k].task_values(fit.coefficients) for fit in learn(folded.without(k))])
 
-    squared = Parallel(n_jobs=n_jobs)(delayed(score)(k) for k in folded.scored)
+    squared: Any = Parallel(n_jobs=n_jobs)(delayed(score)(k) for k in folded.scored)
     return FoldErrors(np.stack(squared, axis=1), np.array([folded.parts[k].count for k in folded.scored]))
 
 
@@ -219,10 +219,8 @@ def independent_level(loss: LeastSquares, settings: Settings) -> GraphFit:
 
 def hub_level(loss: LeastSquares, settings: Settings) -> GraphFit:
     """Every task drawn to the common model, each coordinate as strongly as the evidence says."""
-    ridge = np.where(settings.slopes, settings.ridge, 0.0)
-    strengths = learn_hub(loss, np.arange(loss.n_features), ridge, _STRENGTH_PRIOR)
-    evidence = hub_evidence(loss, strengths, ridge)
-    return _without_edges("hub", loss, settings, strengths, evidence.coefficients, evidence.value)
+    learned = learn_hub(loss, np.arange(loss.n_features), shrinkage=_STRENGTH_PRIOR)
+    return _without_edges("hub", loss, settings, learned.hub, learned.evidence.coefficients, learned.evidence.value)
 
 
 def _without_edges(

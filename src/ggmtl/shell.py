@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ggmtl.errors import InputError, ParameterError, check_choice
 from ggmtl.graph import TaskGraph
-from ggmtl.statistics import LeastSquares, Scaling, TaskStatistics, deal_folds, deal_holdout
+from ggmtl.statistics import FoldedLoss, LeastSquares, Scaling, TaskStatistics, deal_folds, deal_holdout
 from ggmtl.tasks import TaskData, locate_tasks, read_prediction, read_training, unknown_tasks_message
 
 logger = logging.getLogger("ggmtl")
@@ -105,7 +105,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             X, y, tasks, task=self.task, sample_weight=sample_weight, groups=groups, estimator=type(self).__name__
         )
         self._reads_tasks = self.task is not None or tasks is not None or y is None
-        self._target_is_matrix = y is not None and np.ndim(y) == 2 and not self._reads_tasks
+        self._target_is_matrix = y is not None and np.asarray(y).ndim == 2 and not self._reads_tasks
         folds = self._deal(data)
         # Rows that are never held out are dealt into fold 0 by themselves; see `_deal`.
         self._scored_from = 1 if self._holds_out_some else 0
@@ -151,6 +151,10 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
     def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
         """Models from the loss of every fold (one entry when there are no folds), in scaled units."""
         raise NotImplementedError
+
+    def _scored(self, folds: list[LeastSquares]) -> range:
+        """Numbers of the folds that are held out in turn."""
+        return FoldedLoss(tuple(folds), self._scored_from).scored
 
     def _deal(self, data: TaskData) -> np.ndarray | None:
         """Fold number of every row, as the parameter `validation` says; None for no folds.

@@ -17,7 +17,7 @@ from ggmtl.errors import SingularSystemError, SolverError, check_choice
 from ggmtl.system import Preconditioner, TaskSystem, TwoLevel, make_preconditioner
 
 # A Cholesky factor of this order costs about as much as one iterative solve.
-_DIRECT_SIZE = 700
+DIRECT_SIZE = 250
 # Conjugate gradients lower the error at every step but not the residual, which may rise for dozens of steps
 # before it falls; only longer standstill is rounding.
 _PATIENCE = 100
@@ -173,7 +173,7 @@ def prepare(system: TaskSystem, method: str = "auto") -> Direct | ConjugateGradi
     """Make a system ready: ``"direct"``, ``"pcg"``, or the cheaper of the two."""
     check_choice("method", method, ("auto", "direct", "pcg"))
     n, p = system.shape
-    if method == "direct" or (method == "auto" and n * p <= _DIRECT_SIZE):
+    if method == "direct" or (method == "auto" and n * p <= DIRECT_SIZE):
         return Direct.of(system)
     system.check_determined()
     return ConjugateGradient.of(system)

@@ -12,6 +12,7 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -32,6 +33,18 @@ _FULL_RANK_SHARE = 0.5
 
 
 @dataclass(frozen=True)
+class Curvature:
+    """The term − Σ_e c_e (b_e b_eᵀ) ⊗ (u_e u_eᵀ): directions u of shape (m, p), factors c of shape (m,)."""
+
+    directions: np.ndarray
+    factors: np.ndarray
+
+    def blocks(self) -> np.ndarray:
+        """c_e u_e u_eᵀ, shape (m, p, p)."""
+        return np.einsum("m,mp,mq->mpq", self.factors, self.directions, self.directions)
+
+
+@dataclass(frozen=True)
 class TaskSystem:
     """The operator A.
 
@@ -49,8 +62,8 @@ class TaskSystem:
         h, the pull of every task to the common model; zeros for none.
     ridge : array that broadcasts to (n, p)
         ρ.
-    directions, curvature : arrays of shape (m, p) and (m,), optional
-        Subtract Σ_e curvature_e · (b_e b_eᵀ) ⊗ (u_e u_eᵀ): what the Hessian of the ℓ2 penalty has less than its majoriser.
+    curvature : Curvature, optional
+        What the Hessian of the ℓ2 penalty has less than its majoriser.
     """
 
     gram: np.ndarray
@@ -59,8 +72,7 @@ class TaskSystem:
     coupling: np.ndarray
     hub: np.ndarray
     ridge: np.ndarray
-    directions: np.ndarray | None = None
-    curvature: np.ndarray | None = None
+    curvature: Curvature | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -105,8 +117,8 @@ class TaskSystem:
             out = (self.incidence.T @ difference.reshape(-1, p * r)).reshape(n, p, r)
         if self.curvature is not None:
             difference = (self.incidence @ flat).reshape(-1, p, r)
-            along = np.einsum("mp,mpr->mr", self.directions, difference) * self.curvature[:, None]
-            back = self.directions[:, :, None] * along[:, None, :]
+            along = np.einsum("mp,mpr->mr", self.curvature.directions, difference) * self.curvature.factors[:, None]
+            back = self.curvature.directions[:, :, None] * along[:, None, :]
             out -= (self.incidence.T @ back.reshape(-1, p * r)).reshape(n, p, r)
         return out
 
@@ -128,7 +140,7 @@ class TaskSystem:
         index = np.arange(p)
         blocks[:, index, index] += self.degrees() + self.hub * (1.0 - 1.0 / n) + self.ridge
         if self.curvature is not None:
-            outer = np.einsum("m,mp,mq->mpq", self.curvature, self.directions, self.directions)
+            outer = self.curvature.blocks()
             np.subtract.at(blocks, self.edges[:, 0], outer)
             np.subtract.at(blocks, self.edges[:, 1], outer)
         return blocks
@@ -147,7 +159,7 @@ class TaskSystem:
             block = np.zeros((len(self.edges), p, p))
             block[:, index, index] = weights * self.coupling
             if self.curvature is not None:
-                block -= np.einsum("m,mp,mq->mpq", self.curvature, self.directions, self.directions)
+                block -= self.curvature.blocks()
             pairs = matrix.transpose(0, 2, 1, 3)
             # Not -=, which would count an edge given twice only once.
             np.subtract.at(pairs, (i, j), block)
@@ -156,7 +168,7 @@ class TaskSystem:
 
     def without_curvature(self) -> TaskSystem:
         """The majoriser of this system."""
-        return replace(self, directions=None, curvature=None)
+        return replace(self, curvature=None)
 
     def check_determined(self) -> None:
         """Refuse a singular A, naming the tasks.
@@ -343,7 +355,7 @@ def _coordinate_groups(system: TaskSystem) -> list[np.ndarray]:
 
 def _graph_solver(matrix: sparse.csr_array) -> Callable[[np.ndarray], np.ndarray]:
     """A solver, exact or one multigrid cycle, for a sparse SPD M-matrix and many columns."""
-    n = matrix.shape[0]
+    n = int(matrix.shape[0])  # pyright: ignore[reportOptionalSubscript]
     if n <= _DENSE_TASKS:
         inverse = cho_solve(cho_factor(matrix.toarray()), np.eye(n))
         return lambda columns: inverse @ columns
@@ -369,8 +381,12 @@ class AggregationCycle:
         """Build the hierarchy."""
         import pyamg
 
+        # The threshold keeps all edges of an even graph, and lets aggregates follow the heavy ones of an uneven one.
+        strength: Any = ("symmetric", {"theta": 0.03})
+        # Local weights need no eigenvalue estimate, which pyamg would start from NumPy's global random state.
+        smooth: Any = ("jacobi", {"omega": 4.0 / 3.0, "weighting": "local"})
         hierarchy = pyamg.smoothed_aggregation_solver(
-            sparse.csr_matrix(matrix), strength=("symmetric", {"theta": 0.03}), max_coarse=200
+            sparse.csr_matrix(matrix), strength=strength, smooth=smooth, max_coarse=200
         )
         levels = []
         for level in hierarchy.levels[:-1]:

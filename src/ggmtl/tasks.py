@@ -289,7 +289,7 @@ def _split_frame(
                 f"X has no column {task!r} to take the tasks from.{did_you_mean(task, columns)} "
                 f"Its columns are {', '.join(repr(c) for c in columns[:12])}{' …' if len(columns) > 12 else ''}."
             )
-        labels = read_labels(frame[task], str(task), len(frame))
+        labels = read_labels(frame.get_column(task), str(task), len(frame))
         columns.remove(task)
     if not columns:
         raise InputError(f"0 feature(s) (shape=({len(frame)}, 0)) while a minimum of 1 is required.")
@@ -297,7 +297,7 @@ def _split_frame(
         raise InputError("Found array with 0 sample(s) while a minimum of 1 is required.")
     matrix = np.empty((len(frame), len(columns)))
     for k, column in enumerate(columns):
-        matrix[:, k] = _numeric_column(frame[column], column)
+        matrix[:, k] = _numeric_column(frame.get_column(column), column)
     named = all(isinstance(column, str) for column in columns)
     return matrix, tuple(columns) if named else None, labels
 
@@ -326,9 +326,13 @@ def _numeric_column(series: nw.Series, name: Any) -> np.ndarray:
     return values
 
 
+def _float_array(values: Any, **options: Any) -> np.ndarray:
+    return check_array(values, dtype=np.float64, **options)  # pyright: ignore[reportArgumentType]
+
+
 def _split_array(X: Any, task: str | int | None) -> tuple[np.ndarray, np.ndarray | None]:
     if task is None:
-        return check_array(X, dtype=np.float64, estimator="GGMTLRegressor", input_name="X"), None
+        return _float_array(X, estimator="GGMTLRegressor", input_name="X"), None
     if not isinstance(task, (int, np.integer)):
         raise InputError(
             f"task={task!r} names a column, but X is {type(X).__name__} without column names. "
@@ -339,7 +343,7 @@ def _split_array(X: Any, task: str | int | None) -> tuple[np.ndarray, np.ndarray
         raise InputError(f"task={task} is out of range for X of shape {array.shape}.")
     labels = read_labels(array[:, task], f"{task}", len(array))
     rest = np.delete(array, task, axis=1)
-    return check_array(rest, dtype=np.float64, estimator="GGMTLRegressor", input_name="X"), labels
+    return _float_array(rest, estimator="GGMTLRegressor", input_name="X"), labels
 
 
 def _reorder(matrix: np.ndarray, names: tuple[str, ...], expected: tuple[str, ...]) -> np.ndarray:
@@ -359,7 +363,7 @@ def _reorder(matrix: np.ndarray, names: tuple[str, ...], expected: tuple[str, ..
 def _target(y: Any, n_rows: int) -> np.ndarray:
     values = _series_to_numpy(y)
     if values.dtype == object or values.dtype.kind in "US":
-        values = check_array(values, dtype=np.float64, ensure_2d=False, input_name="y")
+        values = _float_array(values, ensure_2d=False, input_name="y")
     if np.iscomplexobj(values):
         raise InputError("Complex data not supported in y.")
     if values.ndim not in (1, 2):
@@ -406,7 +410,7 @@ def _without_zero_weights(data: TaskData) -> TaskData:
 def _weights(sample_weight: Any, n_rows: int) -> np.ndarray | None:
     if sample_weight is None:
         return None
-    if np.ndim(sample_weight) == 0:
+    if np.asarray(sample_weight).ndim == 0:
         sample_weight = np.full(n_rows, float(sample_weight))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataConversionWarning)

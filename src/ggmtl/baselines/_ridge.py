@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ggmtl.baselines._centred import CentredLoss, centre
-from ggmtl.baselines._selection import FoldErrors, scored_folds, select_by_paths
+from ggmtl.baselines._selection import FoldErrors, select_by_paths
 from ggmtl.statistics import LeastSquares, TaskStatistics, sum_of
 
 # Eigenvalues of a gram matrix below this share of its trace are rounding noise.
@@ -58,7 +58,7 @@ def ridge_grid(loss: LeastSquares, intercept: bool) -> list[float]:
 
 
 def choose_ridge(
-    folds: Sequence[LeastSquares], statistics: TaskStatistics, intercept: bool, validation: object
+    folds: Sequence[LeastSquares], statistics: TaskStatistics, intercept: bool, scored: range
 ) -> tuple[float, FoldErrors | None]:
     """Ridge by cross-validation, or by evidence when the rows were not dealt into folds."""
     total = sum_of(folds)
@@ -71,4 +71,4 @@ def choose_ridge(
         factor = RidgeFactor.of(centre(loss, intercept))
         return (factor.solve(ridge) for ridge in path)
 
-    return select_by_paths(folds, grid, fit_path, scored_folds(folds, validation))
+    return select_by_paths(folds, grid, fit_path, scored)

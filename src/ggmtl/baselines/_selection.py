@@ -93,20 +93,15 @@ def rest_of(folds: Sequence[LeastSquares], k: int) -> LeastSquares:
     return LeastSquares(0.0 * only.gram, 0.0 * only.moment, 0.0 * only.target_square, 0.0 * only.count)
 
 
-def scored_folds(folds: Sequence[LeastSquares], validation: Any) -> range:
-    """Folds held out in turn: with one hold-out share, fold 0 are the rows that always train."""
-    is_share = isinstance(validation, (float, np.floating)) and 0 < validation < 1
-    return range(1, len(folds)) if is_share else range(len(folds))
-
-
 def check_strength(name: str, value: Any) -> float | None:
     """Read a strength: a finite number, not negative, or None for ``"auto"``."""
     if isinstance(value, str) and value == "auto":
         return None
     is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < np.inf:
+    number = float(value) if is_number else np.nan
+    if not 0 <= number < np.inf:
         raise ParameterError(f'{name} must be a number not below 0 or "auto". Got {value!r} instead.')
-    return float(value)
+    return number
 
 
 def require_folds(estimator: str, names: str, n_folds: int) -> None:

@@ -68,7 +68,7 @@ class IndependentRegressor(TaskRegressor):
     def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
         ridge, table = check_strength("ridge", self.ridge), None
         if ridge is None:
-            ridge, table = choose_ridge(folds, statistics, self.fit_intercept, self.validation)
+            ridge, table = choose_ridge(folds, statistics, self.fit_intercept, self._scored(folds))
         coefficients = RidgeFactor.of(centre(sum_of(folds), self.fit_intercept)).solve(ridge)
         error = None if table is None else table.smallest * self._scaling.target_scale**2
         attributes = {"ridge_": ridge, "strength_": ridge, "validation_error_": error}

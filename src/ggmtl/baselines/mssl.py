@@ -17,7 +17,6 @@ from ggmtl.baselines._selection import (
     FoldErrors,
     check_strength,
     require_folds,
-    scored_folds,
     select_by_paths,
 )
 from ggmtl.baselines._sparse_precision import sparse_precision
@@ -197,7 +196,7 @@ class MSSLRegressor(TaskRegressor):
             return (strength, sparsity), None
         require_folds(type(self).__name__, "strength and sparsity", statistics.n_folds)
         grid = _grid(centre(sum_of(folds), self.fit_intercept), strength, sparsity)
-        return select_by_paths(folds, grid, self._fit_path, scored_folds(folds, self.validation))
+        return select_by_paths(folds, grid, self._fit_path, self._scored(folds))
 
     def _fit_path(self, total: LeastSquares, grid: Sequence[tuple[float, float]]) -> Iterator[np.ndarray]:
         """Coefficients along the grid, all from the start of the final fit, as the problem is not convex."""

@@ -15,7 +15,6 @@ from ggmtl.baselines._selection import (
     FoldErrors,
     check_strength,
     require_folds,
-    scored_folds,
     select_by_paths,
 )
 from ggmtl.shell import LearnedModels, TaskRegressor
@@ -188,7 +187,7 @@ class MTRLRegressor(TaskRegressor):
             return (ridges[0], strengths[0]), None
         require_folds(type(self).__name__, "strength and ridge", statistics.n_folds)
         grid = [(a, b) for a in ridges for b in strengths]
-        return select_by_paths(folds, grid, self._fit_path, scored_folds(folds, self.validation))
+        return select_by_paths(folds, grid, self._fit_path, self._scored(folds))
 
     def _fit_path(self, total: LeastSquares, grid: Sequence[tuple[float, float]]) -> Iterator[np.ndarray]:
         """Coefficients along the grid, each fit started from the one before."""

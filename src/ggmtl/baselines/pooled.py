@@ -74,7 +74,7 @@ class PooledRegressor(TaskRegressor):
         ridge, table = check_strength("ridge", self.ridge), None
         merged = [_merge(fold) for fold in folds]
         if ridge is None:
-            ridge, table = choose_ridge(merged, statistics, self.fit_intercept, self.validation)
+            ridge, table = choose_ridge(merged, statistics, self.fit_intercept, self._scored(folds))
         model = RidgeFactor.of(centre(sum_of(merged), self.fit_intercept)).solve(ridge)
         error = None if table is None else table.smallest * self._scaling.target_scale**2
         return LearnedModels(

@@ -3,9 +3,10 @@
     P_k = Λ_k L_e + h_k (I − 11ᵀ/n),        ln|P_k|₊ = ln|Λ_k L_e + h_k I| − ln h_k
     f   = ½(N − p) ln Q + ½ ln|A| − ½ Σ_k ln|P_k|₊ ,        σ² = Q/(N − p)
 
-Every derivative is half the difference of a posterior and a prior expectation. For an edge, with u = w_i − w_j,
+Every derivative is half the difference of a posterior and a prior expectation. For an edge, u = w_i − w_j,
 
-    ∂f/∂e_ij = ½ [ E(uᵀΛu)/σ² − Σ_k Λ_k R⁽ᵏ⁾_ij ] ,   E(u_k²)/σ² = û_k²/σ² + (bᵀA⁻¹b)_kk ,   R⁽ᵏ⁾_ij = bᵀ(Λ_k L + h_k I)⁻¹b
+    ∂f/∂e_ij   = ½ [ E(uᵀΛu)/σ² − Σ_k Λ_k R⁽ᵏ⁾_ij ] ,
+    E(u_k²)/σ² = û_k²/σ² + (bᵀA⁻¹b)_kk ,        R⁽ᵏ⁾_ij = bᵀ(Λ_k L + h_k I)⁻¹b
 
 so that an edge survives only if its tasks are closer than the rest of the graph explains.
 """
@@ -50,14 +51,19 @@ class EvidenceModel:
     def __post_init__(self) -> None:
         if not (np.all(np.asarray(self.hub) > 0) and np.all(np.asarray(self.coupling) > 0)):
             raise ParameterError(
-                "The evidence of a graph must have a positive hub and coupling, else no edge could ever be cut. "
+                "hub and coupling must be positive for the evidence of a graph: else no edge could be cut. "
                 f"Got hub={self.hub!r} and coupling={self.coupling!r} instead. Use hub=True."
             )
 
     def system(self, edge_values: np.ndarray) -> TaskSystem:
         """A for these edge values."""
         return TaskSystem(
-            self.loss.gram, self.edges, edge_values, self.coupling, self.hub, np.asarray(self.ridge, dtype=float)
+            self.loss.gram,
+            self.edges,
+            edge_values,
+            self.coupling,
+            self.hub,
+            np.asarray(self.ridge, dtype=float),
         )
 
 
@@ -109,6 +115,12 @@ class EdgeEvidence:
     standard_error: np.ndarray
     covariance: np.ndarray | None = None
 
+    def exact_covariance(self) -> np.ndarray:
+        """A⁻¹, or an error where the expectations were only estimated."""
+        if self.covariance is None:
+            raise ParameterError("Comparing graphs needs exact evidence. Got sampled evidence instead.")
+        return self.covariance
+
     @property
     def edge_gradient(self) -> np.ndarray:
         """∂f/∂e, shape (m,)."""
@@ -157,7 +169,7 @@ def prior_terms(model: EvidenceModel, edge_values: np.ndarray) -> PriorTerms:
         resistance[:, columns] = (diagonal[i] + diagonal[j] - 2 * inverse[i, j])[:, None]
         trace[columns] = diagonal.sum() - 1.0 / hub
         total += len(columns) * (log_det - np.log(hub))
-    return PriorTerms(total, resistance, trace)
+    return PriorTerms(float(total), resistance, trace)
 
 
 def edge_evidence(model: EvidenceModel, edge_values: np.ndarray) -> EdgeEvidence:
@@ -183,8 +195,12 @@ def edge_evidence(model: EvidenceModel, edge_values: np.ndarray) -> EdgeEvidence
     quadratic, noise = profiled_noise(loss, inner_quadratic(model, edge_values, coefficients))
     prior = prior_terms(model, edge_values)
     value = 0.5 * (degrees_of_freedom(loss) * np.log(quadratic) + log_det - prior.log_determinant)
-    expectations = join_expectations(model, edge_values, coefficients, noise, edge_variance, hub_variance, prior)
-    return EdgeEvidence(float(value), expectations, coefficients, noise, np.zeros(len(model.edges)), covariance)
+    expectations = join_expectations(
+        model, edge_values, coefficients, noise, edge_variance, hub_variance, prior
+    )
+    return EdgeEvidence(
+        float(value), expectations, coefficients, noise, np.zeros(len(model.edges)), covariance
+    )
 
 
 def inner_quadratic(model: EvidenceModel, edge_values: np.ndarray, coefficients: np.ndarray) -> float:
@@ -193,7 +209,12 @@ def inner_quadratic(model: EvidenceModel, edge_values: np.ndarray, coefficients:
     apart = (coefficients[i] - coefficients[j]) ** 2 @ model.coupling
     centred = coefficients - coefficients.mean(axis=0)
     spread = model.hub @ (centred**2).sum(axis=0)
-    return float(2 * model.loss.value(coefficients) + edge_values @ apart + spread + model.ridge * (coefficients**2).sum())
+    return float(
+        2 * model.loss.value(coefficients)
+        + edge_values @ apart
+        + spread
+        + model.ridge * (coefficients**2).sum()
+    )
 
 
 def join_expectations(
@@ -231,7 +252,8 @@ def _inverse_and_log_determinant(matrix: np.ndarray) -> tuple[np.ndarray, float]
     factor, status = dpotrf(matrix, lower=1, clean=1)
     if status:
         raise SingularSystemError(
-            "The evidence is not defined: the system of the models is singular to working accuracy. Use a larger ridge."
+            "The evidence is not defined: the system of the models is singular to working accuracy. "
+            "Use a larger ridge."
         )
     log_det = 2.0 * float(np.log(np.diagonal(factor)).sum())
     lower = dpotri(factor, lower=1, overwrite_c=1)[0]

@@ -1,7 +1,8 @@
 """Evidence of the strength of the hub alone: REML of a mixed model with diagonal random coefficients.
 
-With h > 0 and no edges, A = blockdiag(D_i) − (h/n)(11ᵀ ⊗ I), D_i = G_i + diag(h) + ρI. Write K_i = D_i⁻¹(G_i + ρI) and
-M_i = diag(h) K_i (what task i says about the common model μ). Then, with N rows and p coefficients,
+With h > 0 and no edges, A = blockdiag(D_i) − 11ᵀ/n ⊗ diag(h), D_i = G_i + diag(h) + ρI. Write
+K_i = D_i⁻¹(G_i + ρI) and M_i = diag(h) K_i, what task i says about the common model μ. Then, with N rows and
+p coefficients,
 
     f(h)     = ½(N − p) ln Q + ½ Σ_i ln|D_i| + ½ ln|Σ_i M_i| − ½ n Σ_k ln h_k − ½ p ln n
     ∂f/∂h_k  = ½ Σ_i [ (w_i − μ)_k²/σ² + (D_i⁻¹)_kk + (K_i (ΣM)⁻¹ K_iᵀ)_kk ] − ½ n/h_k ,    σ² = Q/(N − p)
@@ -19,8 +20,8 @@ from scipy.optimize import OptimizeResult, minimize
 
 from ggmtl.statistics import LeastSquares
 
-# Strengths are sought between these multiples of the mean number of rows of a task: beyond them, in scaled units,
-# a coefficient is free, or common to all tasks, to working accuracy.
+# Strengths are sought between these multiples of the mean number of rows of a task: beyond them, in scaled
+# units, a coefficient is free, or common to all tasks, to working accuracy.
 _LOWEST, _HIGHEST = 1e-6, 1e6
 # Largest change of a log strength in one search.
 _WINDOW = 2.0
@@ -39,7 +40,7 @@ class HubEvidence:
     gradient : array of shape (p,)
         ∂f/∂h.
     expected_square : array of shape (p,)
-        E Σ_i (w_i − μ)_k²/σ² under the posterior; n/expected_square is the expectation–maximisation step for h.
+        E Σ_i (w_i − μ)_k²/σ² under the posterior; n/expected_square is the EM step for h.
     coefficients : array of shape (n, p)
         Models.
     common : array of shape (p,)
@@ -116,7 +117,9 @@ def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> H
     for rows in _chunks(n, p):
         inverse, shrink, _ = _task_matrices(loss, rows, hub, ridge)
         coefficients[rows] = np.matmul(inverse, (loss.moment[rows] + hub * common)[..., None])[..., 0]
-        variance += np.einsum("nkk->k", inverse) + np.einsum("nka,ab,nkb->k", shrink, spread, shrink, optimize=True)
+        variance += np.einsum("nkk->k", inverse) + np.einsum(
+            "nka,ab,nkb->k", shrink, spread, shrink, optimize=True
+        )
     deviation = ((coefficients - common) ** 2).sum(axis=0)
     quadratic = 2 * loss.value(coefficients) + hub @ deviation + ridge * float((coefficients**2).sum())
     quadratic, noise = profiled_noise(loss, quadratic)
@@ -152,10 +155,15 @@ def learn_hub(
         First strengths; a tenth of the mean number of rows by default.
     shrinkage : float
         Precision of a log-normal hyper-prior that pulls the groups' strengths to their common mean,
-        ½ · shrinkage · Σ_g (ln h_g − mean)²: many strengths then cost little where the data do not tell them apart.
+        ½ · shrinkage · Σ_g (ln h_g − mean)²: many strengths then cost little where the data do not tell them
+        apart.
     """
     p = loss.n_features
-    label = np.zeros(p, dtype=np.int64) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
+    label = (
+        np.zeros(p, dtype=np.int64)
+        if groups is None
+        else np.unique(groups, return_inverse=True)[1].reshape(-1)
+    )
     unit = max(float(loss.count.mean()), 1.0)
     first = np.full(p, 0.1 * unit) if start is None else np.clip(start, _LOWEST * unit, _HIGHEST * unit)
     size = np.bincount(label)
@@ -186,8 +194,8 @@ def minimize_logs(
 ) -> OptimizeResult:
     """L-BFGS-B over logarithms of strengths, a window at a time.
 
-    Evidence is flat where a strength is very large or very small; a long first step would land there and stay. No
-    strength may therefore change by more than a fixed factor before the search starts afresh.
+    Evidence is flat where a strength is very large or very small; a long first step would land there and
+    stay. No strength may therefore change by more than a fixed factor before the search starts afresh.
     """
     low, high = np.broadcast_to(np.asarray(bounds, dtype=float).T.reshape(2, -1), (2, len(start)))
     here, steps = np.clip(start, low, high), 0
@@ -211,7 +219,7 @@ def _chunks(n: int, p: int) -> list[slice]:
 def _task_matrices(
     loss: LeastSquares, rows: slice, hub: np.ndarray, ridge: float
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """D_i⁻¹, K_i = D_i⁻¹(G_i + ρI) and Σ ln|D_i| of some tasks, scaled by h^½ so that any strengths are safe."""
+    """D_i⁻¹, K_i = D_i⁻¹(G_i + ρI) and Σ ln|D_i| of some tasks; scaled by h^½, so safe for any h."""
     index = np.arange(loss.n_features)
     data = loss.gram[rows].copy()
     data[:, index, index] += ridge

@@ -1,12 +1,12 @@
 """Learn edge values, hub and coupling by evidence: multiplicative steps that need no line search.
 
-ln|A| and ln Q are concave in (e, h) and ln|P_k| is convex in (ln e, ln h); replacing each by its tangent bounds f from
-above, and the bound is least at
+ln|A| and ln Q are concave in (e, h) and ln|P_k| is convex in (ln e, ln h); replacing each by its tangent
+bounds f from above, and the bound is least at
 
     e_ij ← e_ij · [Σ_k Λ_k R⁽ᵏ⁾_ij] / [E(uᵀΛu)/σ²] ,        h_k ← h_k · [tr P_k⁺] / [E Σ_i (w_i − w̄)_k²/σ²] ,
 
-so f falls with every step. Raised to a power below two, the steps keep the same fixed points and arrive sooner; where f is
-known and has not fallen, the plain step is taken instead.
+so f falls with every step. Raised to a power below two, the steps keep the same fixed points and arrive
+sooner; where f is known and has not fallen, the plain step is taken instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _POWER = 1.7
 # Share of the hub's strength that stays with the hub at the start; the rest is spread evenly over the edges.
 _HUB_SHARE = 0.1
 # Step at which the leverages are kept for the report: later ones claim more certainty than there is.
-EARLY_STEP = 16
+EARLY_STEP = 20
 # Edge values below this multiple of the largest are as good as absent.
 _FLOOR = 1e-9
 # Bounds of the hub's strengths, in units of the mean number of rows of a task.
@@ -48,8 +48,8 @@ class EvidenceResult:
     coupling, hub : arrays of shape (p,)
         Λ and h.
     leverage : array of shape (m,)
-        Mean over coefficients of e_ij Λ_k R⁽ᵏ⁾_ij, in [0, 1]: how much of what ties i to j is this edge. For a weighted
-        graph it is the probability that a random spanning tree uses the edge.
+        Mean over coefficients of e_ij Λ_k R⁽ᵏ⁾_ij, in [0, 1]: how much of what ties i to j is this edge. For
+        a weighted graph it is the probability that a random spanning tree uses the edge.
     early_leverage : array of shape (m,)
         The same after the first steps.
     evidence : EdgeEvidence
@@ -104,10 +104,15 @@ def learn_edges(
     tol : float
         Stop when a step gains less than this in ln evidence.
     estimator : callable
-        ``estimator(model, edge_values, step) -> EdgeEvidence``: exact, or estimated by samples (fresh ones every step).
+        ``estimator(model, edge_values, step) -> EdgeEvidence``: exact, or estimated by samples (fresh ones
+        every step).
     """
     n, p = loss.moment.shape
-    label = np.zeros(p, dtype=np.int64) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
+    label = (
+        np.zeros(p, dtype=np.int64)
+        if groups is None
+        else np.unique(groups, return_inverse=True)[1].reshape(-1)
+    )
     values, first_hub = _start(np.asarray(hub, dtype=float), label, edges, n)
     model = EvidenceModel(loss, edges, np.ones(p) if coupling is None else coupling, first_hub, ridge)
     evidence = estimator(model, values, 0)
@@ -144,13 +149,21 @@ def _start(hub: np.ndarray, label: np.ndarray, edges: np.ndarray, n: int) -> tup
 
 
 def _step(
-    model: EvidenceModel, values: np.ndarray, evidence: EdgeEvidence, label: np.ndarray, power: float, vary_coupling: bool
+    model: EvidenceModel,
+    values: np.ndarray,
+    evidence: EdgeEvidence,
+    label: np.ndarray,
+    power: float,
+    vary_coupling: bool,
 ) -> tuple[EvidenceModel, np.ndarray]:
     """One multiplicative step of edges and hub, or of the coupling."""
     moments = evidence.expectations
     tiny = np.finfo(float).tiny
     if vary_coupling:
-        prior, posterior = np.bincount(label, moments.coupling_prior), np.bincount(label, moments.coupling_posterior)
+        prior, posterior = (
+            np.bincount(label, moments.coupling_prior),
+            np.bincount(label, moments.coupling_posterior),
+        )
         coupling = model.coupling * ((prior + tiny) / (posterior + tiny))[label]
         scale = coupling[label == np.bincount(label).argmax()].mean()
         return replace(model, coupling=np.clip(coupling / scale, 1e-6, 1e6)), values * scale
@@ -167,7 +180,7 @@ def _leverage(model: EvidenceModel, values: np.ndarray, evidence: EdgeEvidence) 
 
 
 def _gain(model, values, evidence, new_model, new_values, new_evidence) -> float:
-    """f before less f after: exact, or by the trapezoidal rule in the logarithms where f itself is not known."""
+    """f before less f after: exact, or by the trapezoidal rule in the logarithms where f is not known."""
     if np.isfinite(evidence.value) and np.isfinite(new_evidence.value):
         return evidence.value - new_evidence.value
     before = (evidence.edge_gradient * values, evidence.hub_gradient * model.hub)

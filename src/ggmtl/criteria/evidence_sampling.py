@@ -4,8 +4,9 @@ Posterior variances come from exact posterior samples: A z = ζ with ζ ~ N(0, A
 
     ζ = G_i^{1/2} ε₁ + Σ_ij b_ij (e_ij Λ)^{1/2} ε₂ + (I − 11ᵀ/n) h^{1/2} ε₃ + ρ^{1/2} ε₄ ,     z ~ N(0, A⁻¹) ,
 
-one solve per sample, all at once. E(uᵀΛu) averages over the p coefficients as well, so S samples give a relative error of
-about √(2/(S p)). Effective resistances take one n × n inverse per distinct (Λ_k, h_k), or samples of N(0, P_k⁺) beyond.
+one solve per sample, all at once. E(uᵀΛu) averages over the p coefficients as well, so S samples give a
+relative error of about √(2/(S p)). Effective resistances take one n × n inverse per distinct (Λ_k, h_k), or
+samples of N(0, P_k⁺) beyond.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class SampledEvidence:
         """Estimate the expectations at these edge values; the value itself is NaN."""
         loss, system = model.loss, model.system(edge_values)
         random = np.random.default_rng([self.seed, step])
-        right = np.concatenate([loss.moment[..., None], posterior_noise(system, self.n_samples, random)], axis=2)
+        right = np.concatenate(
+            [loss.moment[..., None], posterior_noise(system, self.n_samples, random)], axis=2
+        )
         solution = prepare(system).solve(right, tol=self.tol).require(1e-3).value
         coefficients, samples = solution[..., 0], solution[..., 1:]
         i, j = model.edges.T
@@ -70,12 +73,16 @@ class SampledEvidence:
         hub_variance = (centred**2).sum(axis=0).mean(axis=1)
         _, noise = profiled_noise(loss, inner_quadratic(model, edge_values, coefficients))
         prior = self._prior(model, edge_values, random)
-        joined = join_expectations(model, edge_values, coefficients, noise, squares.mean(axis=2), hub_variance, prior)
+        joined = join_expectations(
+            model, edge_values, coefficients, noise, squares.mean(axis=2), hub_variance, prior
+        )
         per_sample = np.einsum("mps,p->ms", squares, model.coupling)
         error = per_sample.std(axis=1, ddof=1) / np.sqrt(self.n_samples)
         return EdgeEvidence(float("nan"), joined, coefficients, noise, error)
 
-    def _prior(self, model: EvidenceModel, edge_values: np.ndarray, random: np.random.Generator) -> PriorTerms:
+    def _prior(
+        self, model: EvidenceModel, edge_values: np.ndarray, random: np.random.Generator
+    ) -> PriorTerms:
         if model.loss.n_tasks <= self.exact_prior_tasks:
             return prior_terms(model, edge_values)
         return sampled_prior_terms(model, edge_values, self.n_prior_samples, random, self.tol)
@@ -87,7 +94,9 @@ def posterior_noise(system: TaskSystem, n_samples: int, random: np.random.Genera
     noise = np.matmul(_square_roots(system.gram), random.standard_normal((n, p, n_samples)))
     pull = random.standard_normal((n, p, n_samples))
     noise += np.sqrt(system.hub)[:, None] * (pull - pull.mean(axis=0))
-    noise += np.sqrt(np.broadcast_to(system.ridge, (n, p)))[..., None] * random.standard_normal((n, p, n_samples))
+    noise += np.sqrt(np.broadcast_to(system.ridge, (n, p)))[..., None] * random.standard_normal(
+        (n, p, n_samples)
+    )
     if len(system.edges):
         strength = np.sqrt(np.multiply.outer(system.edge_weights, system.coupling))
         along = strength[..., None] * random.standard_normal((len(system.edges), p, n_samples))
@@ -96,7 +105,11 @@ def posterior_noise(system: TaskSystem, n_samples: int, random: np.random.Genera
 
 
 def sampled_prior_terms(
-    model: EvidenceModel, edge_values: np.ndarray, n_samples: int, random: np.random.Generator, tol: float = 1e-6
+    model: EvidenceModel,
+    edge_values: np.ndarray,
+    n_samples: int,
+    random: np.random.Generator,
+    tol: float = 1e-6,
 ) -> PriorTerms:
     """Effective resistances and traces from samples of N(0, (Λ_k L + h_k I)⁻¹); the determinant is NaN."""
     n, p = model.loss.moment.shape
@@ -107,7 +120,12 @@ def sampled_prior_terms(
         system = TaskSystem(
             np.zeros((n, 1, 1)), model.edges, edge_values, np.array([coupling]), np.zeros(1), np.array(hub)
         )
-        samples = prepare(system).solve(posterior_noise(system, n_samples, random), tol=tol).require(1e-3).value[:, 0]
+        samples = (
+            prepare(system)
+            .solve(posterior_noise(system, n_samples, random), tol=tol)
+            .require(1e-3)
+            .value[:, 0]
+        )
         resistance[:, columns] = ((samples[i] - samples[j]) ** 2).mean(axis=1)[:, None]
         trace[columns] = ((samples - samples.mean(axis=0)) ** 2).sum(axis=0).mean()
     return PriorTerms(float("nan"), resistance, trace)

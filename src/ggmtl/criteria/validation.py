@@ -1,6 +1,6 @@
 """Outer criterion: squared error on rows that the inner problem did not see.
 
-    F(e) = ½ Σ_i ‖X_i^val w_i(e) − y_i^val‖² + ½ξ‖e‖² + η‖e‖₁ + γH(e)
+F(e) = ½ Σ_i ‖X_i^val w_i(e) − y_i^val‖² + ½ξ‖e‖² + η‖e‖₁ + γH(e)
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Evaluation:
         Models fitted on the training part.
     task_values : array of shape (n,)
         Outer loss of every task.
-    warm : WarmStart
-        For the next evaluation nearby.
+    adjoint : array of shape (n, p)
+        Solution of the adjoint system.
     """
 
     value: float
@@ -49,7 +49,12 @@ class Evaluation:
     hub: np.ndarray
     coefficients: np.ndarray
     task_values: np.ndarray
-    warm: WarmStart
+    adjoint: np.ndarray
+
+    @property
+    def warm(self) -> WarmStart:
+        """Where the next evaluation nearby should start."""
+        return WarmStart(self.coefficients, self.adjoint)
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class HoldOut:
             derivative.hub,
             solution.coefficients,
             task_values,
-            WarmStart(solution.coefficients, derivative.adjoint),
+            derivative.adjoint,
         )
 
 
@@ -123,9 +128,7 @@ def evaluate_folds(
 ) -> list[Evaluation]:
     """Evaluate every hold-out part; the criterion is the sum."""
     starts = warm or [WarmStart()] * len(folds)
-    return [
-        fold.evaluate(edge_values, coupling, hub, warm=start, tol=tol) for fold, start in zip(folds, starts)
-    ]
+    return [fold.evaluate(edge_values, coupling, hub, warm=start, tol=tol) for fold, start in zip(folds, starts)]
 
 
 class BilevelProblem:

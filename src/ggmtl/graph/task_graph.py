@@ -74,7 +74,7 @@ class TaskGraph:
         cls, adjacency: Any, task_names: Sequence[Any] | np.ndarray | None = None
     ) -> TaskGraph:
         """Read a symmetric matrix of weights; its diagonal is ignored and zeros are no edges."""
-        matrix = sparse.coo_array(adjacency)
+        matrix: Any = sparse.coo_array(adjacency)
         if matrix.shape[0] != matrix.shape[1]:
             raise InputError(f"An adjacency matrix must be square. Got shape {matrix.shape} instead.")
         if abs(matrix - matrix.T).max() > 1e-10 * max(1.0, abs(matrix).max()):

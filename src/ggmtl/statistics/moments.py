@@ -43,9 +43,7 @@ class TaskStatistics:
     # ------------------------------------------------------------------ making
 
     @classmethod
-    def from_arrays(
-        cls, X: Any, y: Any, tasks: Any, sample_weight: Any = None, folds: Any = None
-    ) -> TaskStatistics:
+    def from_arrays(cls, X: Any, y: Any, tasks: Any, sample_weight: Any = None, folds: Any = None) -> TaskStatistics:
         """Collect the statistics of rows in memory.
 
         Parameters
@@ -207,9 +205,7 @@ class TaskStatistics:
         shift = self.origin - np.append(center, target_center)
         unit = np.append(scale, target_scale)
         cross = _congruence(self.cross, shift, unit)
-        return TaskStatistics(
-            cross, np.zeros_like(self.origin), self.task_names, self.feature_names, self.has_folds
-        )
+        return TaskStatistics(cross, np.zeros_like(self.origin), self.task_names, self.feature_names, self.has_folds)
 
     def _about(self, origin: np.ndarray) -> np.ndarray:
         return _congruence(self.cross, self.origin - origin, np.ones_like(origin))

@@ -58,13 +58,15 @@ class LeastSquares:
 
 def sum_of(losses: Iterable[LeastSquares]) -> LeastSquares:
     """The loss over the union of rows."""
-    losses = list(losses)
-    return LeastSquares(
-        sum(loss.gram for loss in losses),
-        sum(loss.moment for loss in losses),
-        sum(loss.target_square for loss in losses),
-        sum(loss.count for loss in losses),
-    )
+    first, *rest = losses
+    gram, moment = first.gram.copy(), first.moment.copy()
+    target_square, count = first.target_square.copy(), first.count.copy()
+    for loss in rest:
+        gram += loss.gram
+        moment += loss.moment
+        target_square += loss.target_square
+        count += loss.count
+    return LeastSquares(gram, moment, target_square, count)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,120 @@
+"""A common model, and every task's deviation from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ggmtl.baselines._selection import check_strength, select_by_folds
+from ggmtl.criteria.evidence import hub_evidence, learn_hub
+from ggmtl.graph import TaskGraph
+from ggmtl.shell import LearnedModels, TaskRegressor
+from ggmtl.statistics import LeastSquares, TaskStatistics, sum_of
+
+# Strengths tried, in multiples of the mean number of rows of a task; strongest first.
+_GRID = tuple(10.0**power for power in np.arange(2.0, -4.5, -0.5))
+
+
+class HubRegressor(TaskRegressor):
+    """Every task's model as a common model plus a deviation:
+
+        min  ½ Σ_i ‖y_i − X_i w_i − b_i‖² + ½h Σ_i ‖w_i − w_0‖² + ½h_b Σ_i (b_i − b_0)²
+
+    over all w_i, b_i and the common w_0, b_0. With h, h_b → ∞ it is the pooled model, with h, h_b → 0 the independent ones.
+
+    Parameters
+    ----------
+    task : str or int, optional
+        Column of X that holds the task.
+    strength, intercept_strength : float or "auto"
+        h and h_b, in units where features and target have spread one. ``"auto"``: by cross-validation on the training
+        rows (by evidence where statistics come without folds).
+    validation, fit_intercept, standardize, unseen, random_state
+        As in :class:`ggmtl.GGMTLRegressor`.
+
+    Attributes
+    ----------
+    coef_, intercept_ : arrays of shape (n, d), (n,)
+        Models in the user's units.
+    hub_coef_, hub_intercept_ : array of shape (d,), float
+        The common model.
+    strength_ : array of shape (d + 1,)
+        The strength of every coefficient, intercept last.
+    validation_error_ : float or None
+        Mean squared error on held-out rows, where strengths were chosen by cross-validation.
+
+    Examples
+    --------
+    >>> X, y = [[0.0], [1.0], [0.0], [1.0]], [0, 1, 5, 6]
+    >>> model = HubRegressor(strength=1e6, intercept_strength=1e-6).fit(X, y, tasks=list("aabb"))
+    >>> model.coef_.round(3).ravel().tolist()
+    [1.0, 1.0]
+    """
+
+    def __init__(
+        self,
+        task: str | int | None = None,
+        *,
+        strength: float | str = "auto",
+        intercept_strength: float | str = "auto",
+        validation: Any = 5,
+        fit_intercept: bool = True,
+        standardize: bool = True,
+        unseen: str = "error",
+        random_state: int | None = None,
+    ):
+        self.task = task
+        self.strength = strength
+        self.intercept_strength = intercept_strength
+        self.validation = validation
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.unseen = unseen
+        self.random_state = random_state
+
+    def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
+        strengths, error = self._choose(folds)
+        fit = hub_evidence(sum_of(folds), strengths)
+        attributes = {
+            "strength_": strengths,
+            "validation_error_": None if error is None else error * self._scaling.target_scale**2,
+        }
+        return LearnedModels(fit.coefficients, TaskGraph.empty(statistics.task_names), fit.common, attributes)
+
+    def _choose(self, folds: list[LeastSquares]) -> tuple[np.ndarray, float | None]:
+        slope, intercept = self._given()
+        total = sum_of(folds)
+        unit = max(float(total.count.mean()), 1.0)
+        if slope is not None and intercept is not None:
+            return self._spread(total, slope, intercept), None
+        if total.n_tasks == 1:
+            return self._spread(total, 1.0, 1.0), None
+        if not self._scored(folds):
+            learned = learn_hub(total, (~self._slopes(total)).astype(int)).hub
+            return self._spread(total, slope or learned[0], intercept or learned[-1]), None
+        grid = [
+            (a, b)
+            for a in ([slope] if slope is not None else [unit * g for g in _GRID])
+            for b in ([intercept] if intercept is not None else [unit * g for g in _GRID])
+        ]
+        best, table = select_by_folds(folds, grid, self._coefficients, self._scored(folds))
+        return self._spread(total, *best), table.smallest
+
+    def _given(self) -> tuple[float | None, float | None]:
+        slope = check_strength("strength", self.strength)
+        if not self.fit_intercept:
+            return slope, 1.0
+        return slope, check_strength("intercept_strength", self.intercept_strength)
+
+    def _slopes(self, loss: LeastSquares) -> np.ndarray:
+        slopes = np.ones(loss.n_features, dtype=bool)
+        slopes[-1] = not self.fit_intercept
+        return slopes
+
+    def _spread(self, loss: LeastSquares, slope: float, intercept: float) -> np.ndarray:
+        """One strength per coefficient, kept positive so that every model is determined."""
+        return np.maximum(np.where(self._slopes(loss), slope, intercept), 1e-8)
+
+    def _coefficients(self, loss: LeastSquares, strengths: tuple[float, float]) -> np.ndarray:
+        return hub_evidence(loss, self._spread(loss, *strengths)).coefficients

@@ -1,0 +1,17 @@
+"""Standard errors of the models, removing an edge, adding a task."""
+
+from ggmtl.posterior.attachment import AttachedTask, attach, insert_task
+from ggmtl.posterior.removal import WithoutEdge, without_edge
+from ggmtl.posterior.uncertainty import Posterior, noise_variance, posterior_of, present_problem, user_units
+
+__all__ = [
+    "AttachedTask",
+    "Posterior",
+    "WithoutEdge",
+    "attach",
+    "insert_task",
+    "noise_variance",
+    "posterior_of",
+    "present_problem",
+    "user_units",
+]

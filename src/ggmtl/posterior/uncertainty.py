@@ -1,0 +1,244 @@
+"""How certain the models are.
+
+Given graph, strengths and noise σ², the models are Gaussian:
+
+    V ~ N(A⁻¹XᵀY, σ²A⁻¹) ,     σ² = Q/(N − c)
+
+with Q twice the inner minimum, N rows and c directions on which the prior is flat (p with a hub). For the
+penalties that are not squared, A is the Hessian at the models and σ² = ‖residual‖²/(N − tr A⁻¹G).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from ggmtl.bilevel import GraphFit, Settings
+from ggmtl.inner import InnerProblem
+from ggmtl.solvers import prepare
+from ggmtl.statistics import LeastSquares, Scaling
+from ggmtl.system import Curvature, TaskSystem
+
+# Up to this many coefficients in all, A is inverted.
+EXACT_SIZE = 3000
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Uncertainty of every task's model, in scaled units.
+
+    Parameters
+    ----------
+    covariance : array of shape (n, p, p)
+        Diagonal blocks of A⁻¹; times σ², the covariance of each task's coefficients.
+    new_task : array of shape (p, p)
+        The same for a task without rows, predicted by the common model.
+    noise : float
+        σ².
+    exact : bool
+        Whether the blocks are exact, or estimated from posterior samples.
+    """
+
+    covariance: np.ndarray
+    new_task: np.ndarray
+    noise: float
+    exact: bool
+
+    def standard_deviations(self, rows: np.ndarray, position: np.ndarray) -> np.ndarray:
+        """√(σ²(1 + zᵀ(A⁻¹)_ii z)) for design rows z of the tasks at `position`; −1 is a task never seen."""
+        blocks = np.concatenate([self.covariance, self.new_task[None]])
+        spread = np.empty(len(rows))
+        # Task by task, so that no row gets a matrix of its own.
+        order = np.argsort(position, kind="stable")
+        tasks, first = np.unique(position[order], return_index=True)
+        for task, members in zip(tasks, np.split(order, first[1:])):
+            spread[members] = np.einsum("rp,pq,rq->r", rows[members], blocks[task], rows[members])
+        return np.sqrt(self.noise * (1.0 + spread))
+
+    def standard_errors(self, scaling: Scaling) -> np.ndarray:
+        """Standard errors in the units of the data, intercept last, shape (n, p)."""
+        T = user_units(scaling)
+        variance = np.einsum("ap,npq,aq->na", T, self.covariance, T, optimize=True)
+        return np.sqrt(self.noise * np.maximum(variance, 0.0))
+
+
+def user_units(scaling: Scaling) -> np.ndarray:
+    """The linear part T of the map from scaled coefficients to (slopes, intercept) in the units of the data."""
+    slopes = scaling.target_scale / scaling.scale
+    if not scaling.intercept:
+        return np.diag(slopes)
+    T = np.diag(np.append(slopes, scaling.target_scale))
+    T[-1, :-1] = -slopes * scaling.center
+    return T
+
+
+def posterior_of(
+    fit: GraphFit, loss: LeastSquares, settings: Settings, *, n_samples: int = 64, seed: int = 0
+) -> Posterior:
+    """Posterior of all models on the given rows.
+
+    Exact without edges and where all models together have at most ``EXACT_SIZE`` coefficients; else each block is
+
+        (A⁻¹)_ii = D_i⁻¹ + E δδᵀ ,     δ = z_i − D_i⁻¹(Az)_i ,     z ~ N(0, A⁻¹) ,
+
+    D_i the diagonal block of A: only what the other tasks add is estimated.
+    """
+    if not np.isfinite(fit.hub).all():
+        return _pooled_posterior(fit, loss, settings)
+    problem, values = present_problem(fit, loss, settings)
+    system = problem.hessian(fit.coefficients, values)
+    n, p = system.shape
+    if not len(system.edges):
+        blocks, exact = _hub_blocks(system), True
+    elif n * p <= EXACT_SIZE:
+        blocks, exact = _dense_blocks(system), True
+    else:
+        blocks, exact = _sampled_blocks(system, n_samples, seed), False
+    noise = _noise(problem, values, fit.coefficients, blocks)
+    return Posterior(blocks, _new_task_covariance(fit, system, noise), noise, exact)
+
+
+def noise_variance(fit: GraphFit, loss: LeastSquares, settings: Settings) -> float:
+    """σ² alone, which for the squared penalty needs no covariance."""
+    if settings.penalty != "squared_l2" or not np.isfinite(fit.hub).all():
+        return posterior_of(fit, loss, settings).noise
+    problem, values = present_problem(fit, loss, settings)
+    return _noise(problem, values, fit.coefficients, np.empty(0))
+
+
+def present_problem(
+    fit: GraphFit, loss: LeastSquares, settings: Settings
+) -> tuple[InnerProblem, np.ndarray]:
+    """The inner problem of a fit on the given rows, with the edges of positive value only, and those values."""
+    present = fit.edge_values > 0
+    problem = settings.problem(loss, fit.edges[present], fit.coupling, fit.hub)
+    return problem, fit.edge_values[present]
+
+
+def _pooled_posterior(fit: GraphFit, loss: LeastSquares, settings: Settings) -> Posterior:
+    """One model for all tasks: (ΣG_i + ρI)⁻¹."""
+    p = loss.n_features
+    inverse = np.linalg.pinv(
+        loss.gram.sum(axis=0) + np.diag(np.where(settings.slopes, settings.ridge, 0.0)), hermitian=True
+    )
+    noise = 2 * loss.value(fit.coefficients) / max(float(loss.count.sum()) - p, 1.0)
+    return Posterior(np.tile(inverse, (loss.n_tasks, 1, 1)), inverse, _floored(noise, loss), True)
+
+
+def _hub_blocks(system: TaskSystem) -> np.ndarray:
+    """Without edges, (A⁻¹)_ii = D_i⁻¹ + D_i⁻¹H (Σ_j H D_j⁻¹(G_j + ρ))⁻¹ H D_i⁻¹ with D_i = G_i + H + ρ."""
+    index = np.arange(len(system.hub))
+    own = system.gram.copy()
+    own[:, index, index] += system.ridge
+    inverse = own.copy()
+    inverse[:, index, index] += system.hub
+    inverse = np.linalg.inv(inverse)
+    pulled = np.flatnonzero(system.hub > 0)
+    if not len(pulled):
+        return _symmetric(inverse)
+    reach = inverse[:, :, pulled] * system.hub[pulled]
+    said = np.einsum("nqk,nql->kl", reach, own[:, :, pulled])
+    return _symmetric(inverse + reach @ np.linalg.inv(0.5 * (said + said.T)) @ reach.transpose(0, 2, 1))
+
+
+def _dense_blocks(system: TaskSystem) -> np.ndarray:
+    n, p = system.shape
+    factor = cho_factor(system.dense(), lower=True, overwrite_a=True, check_finite=False)
+    inverse = cho_solve(factor, np.eye(n * p), overwrite_b=True, check_finite=False).reshape(n, p, n, p)
+    return _symmetric(np.einsum("ipiq->ipq", inverse))
+
+
+def _sampled_blocks(system: TaskSystem, n_samples: int, seed: int) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    inverse = np.linalg.inv(system.diagonal_blocks())
+    prepared = prepare(system)
+    n, p = system.shape
+    total, done = np.zeros((n, p, p)), 0
+    while done < n_samples:
+        batch = min(32, n_samples - done)
+        noise = _noise_of_precision(system, batch, random)
+        rest = prepared.solve(noise, tol=1e-5).require(1e-3).value - inverse @ noise
+        total += rest @ rest.transpose(0, 2, 1)
+        done += batch
+    return _symmetric(inverse + total / n_samples)
+
+
+def _noise_of_precision(system: TaskSystem, n_samples: int, random: np.random.Generator) -> np.ndarray:
+    """ζ ~ N(0, A), shape (n, p, n_samples): a root of every summand of A times white noise."""
+    n, p = system.shape
+    spectrum, vectors = np.linalg.eigh(system.gram)
+    roots = vectors * np.sqrt(np.maximum(spectrum, 0.0))[:, None, :]
+    noise = roots @ random.standard_normal((n, p, n_samples))
+    pull = random.standard_normal((n, p, n_samples))
+    noise += np.sqrt(system.hub)[:, None] * (pull - pull.mean(axis=0))
+    ridge = np.sqrt(np.broadcast_to(system.ridge, (n, p)))
+    noise += ridge[..., None] * random.standard_normal((n, p, n_samples))
+    weights = system.edge_weights if system.edge_weights.ndim == 2 else system.edge_weights[:, None]
+    along = random.standard_normal((len(system.edges), p, n_samples))
+    along *= np.sqrt(weights * system.coupling)[..., None]
+    if system.curvature is not None:
+        along -= _curvature_part(system.curvature, weights[:, 0] * system.coupling[0], along)
+    return noise + (system.incidence.T @ along.reshape(len(along), -1)).reshape(n, p, n_samples)
+
+
+def _curvature_part(curvature: Curvature, strength: np.ndarray, along: np.ndarray) -> np.ndarray:
+    """(aI − c uuᵀ)^½ = a^½ (I − θ uuᵀ/‖u‖²) with θ = 1 − (1 − c‖u‖²/a)^½: what the root of aI has too much."""
+    u = curvature.directions
+    length = np.maximum((u**2).sum(axis=1), np.finfo(float).tiny)
+    share = np.clip(curvature.factors * length / strength, 0.0, 1.0)
+    factor = (1.0 - np.sqrt(1.0 - share)) / length
+    inside = np.einsum("mp,mpr->mr", u, along) * factor[:, None]
+    return u[:, :, None] * inside[:, None, :]
+
+
+def _new_task_covariance(fit: GraphFit, system: TaskSystem, noise: float) -> np.ndarray:
+    """Var(w̄) + (1 + 1/n)H⁻¹; where there is no pull, the spread of the models stands for H⁻¹."""
+    n, p = system.shape
+    right = np.broadcast_to(np.eye(p) / n, (n, p, p)).copy()
+    mean = prepare(system).solve(right, tol=1e-8).require(1e-3).value.mean(axis=0)
+    return 0.5 * (mean + mean.T) + np.diag((1.0 + 1.0 / n) / pull_of(fit, noise))
+
+
+def pull_of(fit: GraphFit, noise: float) -> np.ndarray:
+    """H, with σ² over the variance of the models where the hub does not pull."""
+    variance = fit.coefficients.var(axis=0, ddof=1) if len(fit.coefficients) > 1 else np.ones(len(fit.hub))
+    return np.where(fit.hub > 0, fit.hub, noise / np.maximum(variance, 1e-8 * noise + np.finfo(float).tiny))
+
+
+def _noise(
+    problem: InnerProblem, values: np.ndarray, coefficients: np.ndarray, blocks: np.ndarray
+) -> float:
+    loss = problem.loss
+    rows = float(loss.count.sum())
+    if problem.penalty == "squared_l2":
+        noise = 2 * problem.objective(coefficients, values) / max(rows - _flat_directions(problem), 1.0)
+    else:
+        used = float(np.einsum("npq,npq->", blocks, loss.gram))
+        noise = 2 * loss.value(coefficients) / max(rows - used, 1.0)
+    return _floored(noise, loss)
+
+
+def _flat_directions(problem: InnerProblem) -> int:
+    """c: directions on which the prior is flat and the rows are not; p for each part that nothing else ties."""
+    n, p = problem.loss.moment.shape
+    if (problem.hub > 0).all():
+        return p
+    edges = problem.edges if (problem.coupling > 0).any() else problem.edges[:0]
+    links = coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
+    part = connected_components(links, directed=False)[1]
+    total = np.zeros((part.max() + 1, p, p))
+    np.add.at(total, part, problem.loss.gram)
+    return int(np.linalg.matrix_rank(total, hermitian=True).sum())
+
+
+def _floored(noise: float, loss: LeastSquares) -> float:
+    mean_square = float(loss.target_square.sum()) / max(float(loss.count.sum()), 1.0)
+    return max(noise, 1e-14 * mean_square + np.finfo(float).tiny)
+
+
+def _symmetric(blocks: np.ndarray) -> np.ndarray:
+    return 0.5 * (blocks + blocks.transpose(0, 2, 1))

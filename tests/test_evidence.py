@@ -1,0 +1,334 @@
+"""Evidence: REML of the hub, exact derivatives, monotone steps, samples, graphs found and not found."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ggmtl.criteria.evidence import (
+    EvidenceModel,
+    SampledEvidence,
+    edge_evidence,
+    hub_evidence,
+    learn_edges,
+    learn_hub,
+    report_leverages,
+    report_weights,
+    select_graph,
+)
+from ggmtl.criteria.evidence_learning import _step
+from ggmtl.criteria.evidence_sampling import sampled_prior_terms
+from ggmtl.criteria.evidence_selection import flip_changes, largest_expected_f1
+from ggmtl.errors import ParameterError
+from ggmtl.statistics import LeastSquares
+
+
+def losses(models: np.ndarray, counts, seed: int = 0, noise: float = 1.0) -> LeastSquares:
+    random = np.random.default_rng(seed)
+    gram, moment, square = [], [], []
+    for model, count in zip(models, np.broadcast_to(counts, len(models))):
+        X = random.standard_normal((count, len(model)))
+        y = X @ model + noise * random.standard_normal(count)
+        gram.append(X.T @ X)
+        moment.append(X.T @ y)
+        square.append(y @ y)
+    counts = np.broadcast_to(counts, len(models)).astype(float)
+    return LeastSquares(np.array(gram), np.array(moment), np.array(square), counts)
+
+
+def all_pairs(n: int) -> np.ndarray:
+    return np.stack(np.triu_indices(n, 1), axis=1)
+
+
+def direct_evidence(loss: LeastSquares, edges, values, coupling, hub, ridge: float) -> float:
+    """f from its definition: Kronecker products, determinants from eigenvalues, Q by a solve."""
+    n, p = loss.moment.shape
+    incidence = np.zeros((len(edges), n))
+    incidence[np.arange(len(edges)), edges[:, 0]], incidence[np.arange(len(edges)), edges[:, 1]] = 1, -1
+    graph = incidence.T @ np.diag(values) @ incidence
+    centring = np.eye(n) - np.ones((n, n)) / n
+    A = np.kron(graph, np.diag(coupling)) + np.kron(centring, np.diag(hub)) + ridge * np.eye(n * p)
+    for i in range(n):
+        A[i * p : (i + 1) * p, i * p : (i + 1) * p] += loss.gram[i]
+    right = loss.moment.ravel()
+    Q = loss.target_square.sum() - right @ np.linalg.solve(A, right)
+    log_prior = sum(
+        np.log(np.linalg.eigvalsh(c * graph + h * centring)[1:]).sum() for c, h in zip(coupling, hub)
+    )
+    return 0.5 * ((loss.count.sum() - p) * np.log(Q) + np.linalg.slogdet(A)[1] - log_prior)
+
+
+@pytest.fixture
+def small():
+    random = np.random.default_rng(3)
+    loss = losses(random.standard_normal((6, 3)), [12, 9, 2, 1, 0, 7], seed=4)
+    edges = all_pairs(6)
+    model = EvidenceModel(loss, edges, np.array([1.0, 2.0, 0.3]), np.array([0.5, 3.0, 0.5]), ridge=1e-6)
+    return model, random.random(len(edges))
+
+
+def central_differences(function, point: np.ndarray, step: float = 1e-5) -> np.ndarray:
+    shifts = step * np.eye(len(point))
+    return np.array([(function(point + s) - function(point - s)) / (2 * step) for s in shifts])
+
+
+# ---------------------------------------------------------------------- hub
+
+
+@pytest.mark.parametrize("counts", [[12, 9, 5], [4, 1, 0], [2, 2, 2, 2, 2]])
+def test_hub_evidence_equals_determinants_and_its_gradient_central_differences(counts):
+    random = np.random.default_rng(0)
+    loss = losses(random.standard_normal((len(counts), 3)), counts)
+    hub = np.array([0.3, 2.0, 40.0])
+    found = hub_evidence(loss, hub, ridge=1e-6)
+    direct = direct_evidence(loss, all_pairs(len(counts))[:1], np.zeros(1), np.ones(3), hub, 1e-6)
+    assert found.value == pytest.approx(direct, rel=1e-9)
+    numeric = central_differences(lambda h: hub_evidence(loss, h, ridge=1e-6).value, hub)
+    np.testing.assert_allclose(found.gradient, numeric, rtol=1e-5, atol=1e-7)
+
+
+def test_hub_evidence_is_safe_at_extreme_strengths():
+    loss = losses(np.random.default_rng(0).standard_normal((5, 3)), [20, 10, 1, 0, 3])
+    for hub in ([1e-8, 1e8, 1.0], [1e8] * 3, [1e-8] * 3):
+        found = hub_evidence(loss, np.array(hub))
+        assert np.isfinite(found.value)
+        assert np.isfinite(found.gradient).all()
+
+
+def test_learned_hub_is_the_reml_of_a_random_intercept_model():
+    smf = pytest.importorskip("statsmodels.regression.mixed_linear_model")
+    random = np.random.default_rng(1)
+    groups = np.repeat(np.arange(15), random.integers(3, 9, 15))
+    y = 2.0 + 1.5 * random.standard_normal(15)[groups] + random.standard_normal(len(groups))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reference = smf.MixedLM(y, np.ones((len(y), 1)), groups).fit(reml=True)
+    counts = np.bincount(groups).astype(float)
+    sums = np.bincount(groups, y)
+    loss = LeastSquares(counts[:, None, None], sums[:, None], np.bincount(groups, y**2), counts)
+    learned = learn_hub(loss)
+    assert learned.converged
+    # precision of the random intercept in units of the noise, and the noise itself
+    assert learned.hub[0] == pytest.approx(reference.scale / reference.cov_re[0, 0], rel=1e-3)
+    assert learned.evidence.noise == pytest.approx(reference.scale, rel=1e-3)
+    assert learned.evidence.common[0] == pytest.approx(reference.fe_params[0], rel=1e-4)
+
+
+def test_learned_hub_is_stationary_and_finds_the_spread_from_any_start():
+    random = np.random.default_rng(2)
+    loss = losses(random.standard_normal(4) + 0.1 * random.standard_normal((30, 4)), 60)
+    found = [learn_hub(loss, start=np.full(4, start)).hub[0] for start in (1e-3, 6.0, 1e5)]
+    np.testing.assert_allclose(found, found[0], rtol=0.02)
+    assert found[0] == pytest.approx(100.0, rel=0.4)  # noise 1 over spread 0.1²
+
+
+def test_shrinkage_draws_strengths_of_many_groups_together():
+    random = np.random.default_rng(5)
+    loss = losses(random.standard_normal((8, 4)), 10)
+    free, tied = (learn_hub(loss, np.arange(4), shrinkage=s).hub for s in (0.0, 1e4))
+    shared = learn_hub(loss).hub
+    assert np.ptp(np.log(tied)) < 0.01 < np.ptp(np.log(free))
+    np.testing.assert_allclose(tied, shared, rtol=0.02)
+
+
+# ---------------------------------------------------------------------- edges
+
+
+def test_edge_evidence_equals_determinants(small):
+    model, values = small
+    direct = direct_evidence(model.loss, model.edges, values, model.coupling, model.hub, model.ridge)
+    assert edge_evidence(model, values).value == pytest.approx(direct, rel=1e-9)
+
+
+def test_edge_evidence_without_edges_is_that_of_the_hub(small):
+    model, values = small
+    alone, hub = edge_evidence(model, 0 * values), hub_evidence(model.loss, model.hub, model.ridge)
+    assert alone.value == pytest.approx(hub.value, rel=1e-10)
+    np.testing.assert_allclose(alone.hub_gradient, hub.gradient, rtol=1e-6)
+    np.testing.assert_allclose(alone.coefficients, hub.coefficients, atol=1e-8)
+
+
+def test_equal_edges_over_all_pairs_are_a_hub(small):
+    model, values = small
+    n = model.loss.n_tasks
+    edges = edge_evidence(replace(model, coupling=np.ones(3)), np.full(len(values), 1.0 / n))
+    assert edges.value == pytest.approx(
+        hub_evidence(model.loss, model.hub + 1.0, model.ridge).value, rel=1e-10
+    )
+
+
+def test_gradients_match_central_differences(small):
+    model, values = small
+    found = edge_evidence(model, values)
+    by_edge = central_differences(lambda e: edge_evidence(model, e).value, values)
+    by_hub = central_differences(lambda h: edge_evidence(replace(model, hub=h), values).value, model.hub)
+    by_coupling = central_differences(
+        lambda c: edge_evidence(replace(model, coupling=c), values).value, model.coupling
+    )
+    np.testing.assert_allclose(found.edge_gradient, by_edge, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found.hub_gradient, by_hub, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found.coupling_gradient, by_coupling, rtol=1e-5, atol=1e-7)
+
+
+def test_change_by_a_flip_is_exact(small):
+    model, values = small
+    change = np.where(np.arange(len(values)) % 2, 0.7, -values)
+    predicted = flip_changes(model, values, edge_evidence(model, values), change)
+    base = edge_evidence(model, values).value
+    for edge, delta in enumerate(change):
+        moved = values.copy()
+        moved[edge] += delta
+        assert predicted[edge] == pytest.approx(edge_evidence(model, moved).value - base, abs=1e-7)
+
+
+def test_evidence_needs_a_hub(small):
+    model, _ = small
+    with pytest.raises(ParameterError, match="must be positive"):
+        replace(model, hub=np.zeros(3))
+
+
+# ---------------------------------------------------------------------- learning
+
+
+def test_plain_steps_never_raise_the_negative_log_evidence(small):
+    model, values = small
+    label = np.array([0, 0, 1])
+    last = np.inf
+    for step in range(40):
+        evidence = edge_evidence(model, values)
+        assert evidence.value <= last + 1e-9
+        last = evidence.value
+        model, values = _step(model, values, evidence, label, 1.0, step % 3 == 2)
+
+
+def test_learning_gains_at_every_step_and_ends_stationary():
+    random = np.random.default_rng(0)
+    loss = losses(np.repeat(random.standard_normal((2, 4)), 4, axis=0), 15)
+    edges, hub = all_pairs(8), learn_hub(loss).hub
+    learned = learn_edges(loss, edges, hub, max_iter=400, tol=1e-4)
+    assert learned.converged
+    assert (np.diff(learned.history) >= -1e-9).all()
+    pull = learned.evidence.edge_gradient * learned.edge_values
+    assert np.abs(pull).max() < 0.02
+    assert ((learned.leverage >= 0) & (learned.leverage <= 1)).all()
+
+
+def test_leverages_sum_to_less_than_a_spanning_tree(small):
+    model, _ = small
+    learned = learn_edges(model.loss, model.edges, model.hub, max_iter=20)
+    assert learned.leverage.sum() < model.loss.n_tasks - 1
+
+
+def test_relabelling_tasks_changes_nothing():
+    random = np.random.default_rng(1)
+    loss = losses(random.standard_normal((7, 3)), 12)
+    order = random.permutation(7)
+    moved = LeastSquares(loss.gram[order], loss.moment[order], loss.target_square[order], loss.count[order])
+    hub = learn_hub(loss).hub
+    matrices = []
+    for data in (loss, moved):
+        learned, matrix = learn_edges(data, all_pairs(7), hub, max_iter=30), np.zeros((7, 7))
+        matrix[tuple(all_pairs(7).T)] = learned.edge_values
+        matrices.append(matrix + matrix.T)
+    np.testing.assert_allclose(matrices[1], matrices[0][np.ix_(order, order)], rtol=1e-6, atol=1e-9)
+
+
+# ---------------------------------------------------------------------- samples
+
+
+def test_sampled_expectations_agree_with_exact_ones_within_their_errors(small):
+    model, values = small
+    exact = edge_evidence(model, values)
+    sampled = SampledEvidence(n_samples=4000, tol=1e-10)(model, values)
+    score = (sampled.expectations.edge_posterior - exact.expectations.edge_posterior) / sampled.standard_error
+    assert np.abs(score).max() < 4.5
+    np.testing.assert_allclose(sampled.expectations.hub_posterior, exact.expectations.hub_posterior, rtol=0.1)
+    np.testing.assert_allclose(sampled.expectations.edge_prior, exact.expectations.edge_prior, rtol=1e-9)
+    np.testing.assert_allclose(sampled.coefficients, exact.coefficients, atol=1e-7)
+
+
+def test_sampled_resistances_agree_with_exact_ones(small):
+    model, values = small
+    sampled = sampled_prior_terms(model, values, 20000, np.random.default_rng(0))
+    exact = edge_evidence(model, values).expectations
+    np.testing.assert_allclose(sampled.resistance @ model.coupling, exact.edge_prior, rtol=0.06)
+    np.testing.assert_allclose(sampled.trace, exact.hub_prior, rtol=0.06)
+
+
+def test_learning_from_samples_finds_the_edges_that_exact_learning_finds():
+    random = np.random.default_rng(0)
+    loss = losses(np.repeat(random.standard_normal((3, 10)), 2, axis=0), 20)
+    edges, hub = all_pairs(6), learn_hub(loss).hub
+    exact = learn_edges(loss, edges, hub, max_iter=30)
+    sampled = learn_edges(loss, edges, hub, max_iter=30, estimator=SampledEvidence(n_samples=32))
+    heaviest = [set(np.argsort(-result.leverage)[:3]) for result in (exact, sampled)]
+    assert heaviest[0] == heaviest[1]
+    assert sampled.gain == pytest.approx(exact.gain, rel=0.3)
+
+
+# ---------------------------------------------------------------------- which graph
+
+
+def choose(loss: LeastSquares):
+    edges, hub = all_pairs(loss.n_tasks), learn_hub(loss)
+    learned = learn_edges(loss, edges, hub.hub)
+    choice = select_graph(EvidenceModel(loss, edges, learned.coupling, hub.hub), learned)
+    return edges, choice, report_weights(choice, learned.early_leverage)
+
+
+def test_well_separated_clusters_are_found():
+    random = np.random.default_rng(0)
+    member = np.arange(12) % 3
+    loss = losses(random.standard_normal((3, 8))[member] + 0.1 * random.standard_normal((12, 8)), 40)
+    edges, choice, weights = choose(loss)
+    assert choice.kind == "clusters"
+    np.testing.assert_array_equal(weights > 0, member[edges[:, 0]] == member[edges[:, 1]])
+
+
+def test_a_line_is_found():
+    random = np.random.default_rng(0)
+    loss = losses(np.cumsum(0.3 * random.standard_normal((12, 15)), axis=0), 150)
+    edges, choice, weights = choose(loss)
+    assert choice.kind == "edges"
+    assert choice.gain > choice.description
+    np.testing.assert_array_equal(weights > 0, edges[:, 1] - edges[:, 0] == 1)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.1, 1.0])
+def test_tasks_alike_only_through_the_hub_get_no_edges(spread):
+    random = np.random.default_rng(1)
+    loss = losses(random.standard_normal(6) + spread * random.standard_normal((12, 6)), 30)
+    _, choice, weights = choose(loss)
+    assert choice.kind == "hub"
+    assert not weights.any()
+
+
+def test_leverages_alone_report_a_line_and_nothing_without_relations():
+    random = np.random.default_rng(0)
+    line = losses(np.cumsum(0.3 * random.standard_normal((12, 15)), axis=0), 150)
+    apart = losses(random.standard_normal((12, 6)), 30)
+    edges = all_pairs(12)
+    learned = [learn_edges(loss, edges, learn_hub(loss).hub) for loss in (line, apart)]
+    reported = report_leverages(learned[0], 12) > 0
+    assert (reported >= (edges[:, 1] - edges[:, 0] == 1)).all()
+    assert reported.sum() <= 14
+    assert not report_leverages(learned[1], 12).any()
+
+
+def test_comparing_graphs_needs_exact_evidence(small):
+    model, _ = small
+    learned = learn_edges(
+        model.loss, model.edges, model.hub, max_iter=2, estimator=SampledEvidence(n_samples=4)
+    )
+    with pytest.raises(ParameterError, match="exact evidence"):
+        select_graph(model, learned)
+
+
+def test_expected_f1_takes_all_equal_scores_and_no_hopeless_ones():
+    np.testing.assert_array_equal(largest_expected_f1(np.full(5, 0.3)), True)
+    np.testing.assert_array_equal(
+        largest_expected_f1(np.array([1.0, 0.01, 1.0, 0.02])), [True, False, True, False]
+    )
