@@ -3,7 +3,7 @@
 from ggmtl.candidates import KNN, Complete, Coordinates
 from ggmtl.criteria import BilevelProblem
 from ggmtl.graph import TaskGraph
-from ggmtl.regressor import GGMTLRegressor
+from ggmtl.regressor import GGMTLRegressor, load_model
 from ggmtl.statistics import TaskStatistics
 
 __version__ = "0.1.0"
@@ -17,4 +17,5 @@ __all__ = [
     "TaskGraph",
     "TaskStatistics",
     "__version__",
+    "load_model",
 ]

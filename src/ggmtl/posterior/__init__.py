@@ -14,4 +14,5 @@ __all__ = [
     "posterior_of",
     "present_problem",
     "user_units",
+    "without_edge",
 ]

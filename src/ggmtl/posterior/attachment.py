@@ -64,7 +64,10 @@ def attach(fit: GraphFit, rows: LeastSquares, noise: float) -> AttachedTask:
         cost = _log_choose(len(fit.coefficients), k) + np.log(len(_STRENGTHS))
         if scores[strength, added] - cost <= best:
             break
-        best, chosen = scores[strength, added] - cost, (np.sort(neighbours), float(unit * _STRENGTHS[strength]))
+        best, chosen = (
+            scores[strength, added] - cost,
+            (np.sort(neighbours), float(unit * _STRENGTHS[strength])),
+        )
     neighbours, value = chosen
     mean, precision = task.prior(fit.coefficients[neighbours].sum(axis=0), len(neighbours), value)
     covariance = np.linalg.inv(gram + np.diag(precision))

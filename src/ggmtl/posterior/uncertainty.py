@@ -99,7 +99,7 @@ def posterior_of(
     else:
         blocks, exact = _sampled_blocks(system, n_samples, seed), False
     noise = _noise(problem, values, fit.coefficients, blocks)
-    return Posterior(blocks, _new_task_covariance(fit, system, noise), noise, exact)
+    return Posterior(blocks, _new_task_covariance(fit, system, noise, blocks), noise, exact)
 
 
 def noise_variance(fit: GraphFit, loss: LeastSquares, settings: Settings) -> float:
@@ -110,9 +110,7 @@ def noise_variance(fit: GraphFit, loss: LeastSquares, settings: Settings) -> flo
     return _noise(problem, values, fit.coefficients, np.empty(0))
 
 
-def present_problem(
-    fit: GraphFit, loss: LeastSquares, settings: Settings
-) -> tuple[InnerProblem, np.ndarray]:
+def present_problem(fit: GraphFit, loss: LeastSquares, settings: Settings) -> tuple[InnerProblem, np.ndarray]:
     """The inner problem of a fit on the given rows, with the edges of positive value only, and those values."""
     present = fit.edge_values > 0
     problem = settings.problem(loss, fit.edges[present], fit.coupling, fit.hub)
@@ -195,23 +193,28 @@ def _curvature_part(curvature: Curvature, strength: np.ndarray, along: np.ndarra
     return u[:, :, None] * inside[:, None, :]
 
 
-def _new_task_covariance(fit: GraphFit, system: TaskSystem, noise: float) -> np.ndarray:
-    """Var(w̄) + (1 + 1/n)H⁻¹; where there is no pull, the spread of the models stands for H⁻¹."""
+def _new_task_covariance(fit: GraphFit, system: TaskSystem, noise: float, blocks: np.ndarray) -> np.ndarray:
+    """Var(w̄) + (1 + 1/n)H⁻¹, H as in :func:`pull_of`."""
     n, p = system.shape
     right = np.broadcast_to(np.eye(p) / n, (n, p, p)).copy()
     mean = prepare(system).solve(right, tol=1e-8).require(1e-3).value.mean(axis=0)
-    return 0.5 * (mean + mean.T) + np.diag((1.0 + 1.0 / n) / pull_of(fit, noise))
+    doubt = noise * np.einsum("npp->p", blocks) / n
+    return 0.5 * (mean + mean.T) + np.diag((1.0 + 1.0 / n) / pull_of(fit, noise, doubt))
 
 
-def pull_of(fit: GraphFit, noise: float) -> np.ndarray:
-    """H, with σ² over the variance of the models where the hub does not pull."""
-    variance = fit.coefficients.var(axis=0, ddof=1) if len(fit.coefficients) > 1 else np.ones(len(fit.hub))
-    return np.where(fit.hub > 0, fit.hub, noise / np.maximum(variance, 1e-8 * noise + np.finfo(float).tiny))
+def pull_of(fit: GraphFit, noise: float, doubt: np.ndarray | float = 0.0) -> np.ndarray:
+    """H of a task that nothing but the hub ties: the hub's strength, and at least what the spread of the models says.
+
+    Tasks vary as N(w_0, σ²H⁻¹) where the hub is alone. With edges the hub may be weak although all tasks are alike;
+    then σ²H⁻¹ is the variance of the models plus their mean own variance, `doubt`.
+    """
+    if (fit.hub > 0).all() and not (fit.edge_values > 0).any():
+        return fit.hub
+    spread = fit.coefficients.var(axis=0, ddof=1) if len(fit.coefficients) > 1 else np.ones(len(fit.hub))
+    return np.maximum(fit.hub, noise / np.maximum(spread + doubt, 1e-8 * noise + np.finfo(float).tiny))
 
 
-def _noise(
-    problem: InnerProblem, values: np.ndarray, coefficients: np.ndarray, blocks: np.ndarray
-) -> float:
+def _noise(problem: InnerProblem, values: np.ndarray, coefficients: np.ndarray, blocks: np.ndarray) -> float:
     loss = problem.loss
     rows = float(loss.count.sum())
     if problem.penalty == "squared_l2":

@@ -1,0 +1,227 @@
+"""Why two tasks are linked, and what the link does.
+
+Removing the edge (i, j) is a low-rank update of A, so its effect on every model, and on the error at held-out rows, is
+exact: that of a full refit without the edge, the rest of the graph and all strengths held.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ggmtl.errors import InputError, ParameterError, did_you_mean
+from ggmtl.posterior import WithoutEdge, present_problem, user_units, without_edge
+from ggmtl.regressor import GGMTLRegressor
+from ggmtl.statistics import FoldedLoss, LeastSquares
+from ggmtl.tasks import locate_tasks
+
+
+@dataclass(frozen=True)
+class FeatureAgreement:
+    """One coefficient of two tasks, in the units of the data.
+
+    Parameters
+    ----------
+    feature : str
+    coefficients : tuple of two floats
+        Of the two tasks, in the fitted model.
+    difference, standard_error : float
+        Between the two without the edge, and its standard error: whether they would agree by themselves.
+    moved : tuple of two floats
+        By how much the edge moved each.
+    """
+
+    feature: str
+    coefficients: tuple[float, float]
+    difference: float
+    standard_error: float
+    moved: tuple[float, float]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the difference is within two standard errors."""
+        return abs(self.difference) <= 2.0 * self.standard_error
+
+
+@dataclass(frozen=True)
+class EdgeExplanation:
+    """What ties two tasks.
+
+    Parameters
+    ----------
+    tasks : tuple
+        The two labels.
+    linked : bool
+        Whether the fitted graph has the edge.
+    weight, reported_weight : float
+        w = λe of the final solve, and the weight in ``graph_``; zero for none.
+    error, error_without : float
+        Root mean squared error of the two tasks with and without the edge, on held-out rows where `held_out`.
+    total_error, total_error_without : float
+        The same over all tasks.
+    held_out : bool
+        Whether each error is that of models fitted without the fold (edge and strengths as learned from all rows);
+        else it is that of the final models on their own rows.
+    features : tuple of FeatureAgreement
+    common_neighbours : tuple
+        Tasks linked to both.
+    """
+
+    tasks: tuple[Any, Any]
+    linked: bool
+    weight: float
+    reported_weight: float
+    error: float
+    error_without: float
+    total_error: float
+    total_error_without: float
+    held_out: bool
+    features: tuple[FeatureAgreement, ...]
+    common_neighbours: tuple[Any, ...]
+
+    def describe(self) -> str:
+        """The explanation in words."""
+        a, b = self.tasks
+        agreeing = [item.feature for item in self.features if item.agrees]
+        apart = [item.feature for item in self.features if not item.agrees]
+        lines = [
+            f"{a} and {b} are linked (weight {self.reported_weight:.2f}; strength {self.weight:.3g})."
+            if self.linked
+            else f"{a} and {b} are not linked."
+        ]
+        if self.linked:
+            lines.append(self._effect())
+        if agreeing:
+            lines.append(f"By themselves they agree on {_listing(agreeing)}.")
+        if apart:
+            lines.append(f"They differ by more than two standard errors in {_listing(apart)}.")
+        if self.common_neighbours:
+            lines.append(f"Both are linked to {_listing(self.common_neighbours)}.")
+        return " ".join(lines)
+
+    def _effect(self) -> str:
+        change = (self.error_without - self.error) / self.error if self.error > 0 else 0.0
+        where = "on held-out rows" if self.held_out else "on their own rows"
+        if abs(change) < 5e-4:
+            return f"Without the link their error {where} would stay at {self.error:.4g}."
+        verb = "rise" if change > 0 else "fall"
+        return (
+            f"Without the link their error {where} would {verb} by {100 * abs(change):.1f} %, from {self.error:.4g} to "
+            f"{self.error_without:.4g}."
+        )
+
+
+def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
+    """Explain the edge between two tasks, or why there is none.
+
+    Parameters
+    ----------
+    model : GGMTLRegressor
+        Fitted, with its statistics (a loaded model: saved with ``keep_statistics=True``).
+    a, b
+        Labels of two tasks.
+    """
+    i, j = _positions(model, a, b)
+    model._kept_statistics("explain_edge")
+    fit, folded = model._fit_used, model._folded()
+    present = fit.edge_values > 0
+    here = (fit.edges[present] == [i, j]).all(axis=1)
+    removal = _remove(model, folded.total, i, j)
+    errors, held_out = _errors(model, folded, removal, i, j)
+    unit = model._scaling.target_scale
+    error, without, total, total_without = (float(np.sqrt(value)) * unit for value in errors)
+    weights = fit.edge_weights(model._settings_used.slopes)[present]
+    return EdgeExplanation(
+        (a, b),
+        bool(here.any()),
+        float(weights[here].sum()),
+        _reported_weight(model, i, j),
+        error,
+        without,
+        total,
+        total_without,
+        held_out,
+        _agreements(model, removal, *locate_tasks(model.tasks_, np.array([a, b]))),
+        _common_neighbours(model, i, j),
+    )
+
+
+def _positions(model: GGMTLRegressor, a: Any, b: Any) -> tuple[int, int]:
+    positions = []
+    for label in (a, b):
+        position = int(locate_tasks(model.tasks_, np.array([label]))[0])
+        if position < 0:
+            raise InputError(f"There is no task {label!r} in the model.{did_you_mean(label, model.tasks_)}")
+        positions.append(position)
+    if positions[0] == positions[1]:
+        raise ParameterError(f"explain_edge takes two different tasks. Got {a!r} twice.")
+    return min(positions), max(positions)
+
+
+def _remove(model: GGMTLRegressor, loss: LeastSquares, i: int, j: int) -> WithoutEdge:
+    fit, settings = model._fit_used, model._settings_used
+    if not np.isfinite(fit.hub).all():
+        # One model for all tasks: there is nothing to remove, and nothing can differ.
+        pooled, width = fit.coefficients, fit.coefficients.shape[1]
+        if loss.count.sum() < model._folded().total.count.sum():
+            ridge = np.diag(np.where(settings.slopes, settings.ridge, 0.0))
+            one = np.linalg.lstsq(loss.gram.sum(axis=0) + ridge, loss.moment.sum(axis=0), rcond=None)[0]
+            pooled = np.tile(one, (len(pooled), 1))
+        return WithoutEdge(pooled, pooled, np.zeros((width, width)))
+    return without_edge(*present_problem(fit, loss, settings), i, j)
+
+
+def _errors(
+    model: GGMTLRegressor, folded: FoldedLoss, removal: WithoutEdge, i: int, j: int
+) -> tuple[list[float], bool]:
+    """Mean squared errors (pair with, pair without, all with, all without), and whether on held-out rows."""
+    if not folded.scored:
+        parts = [(folded.total, removal)]
+    else:
+        parts = [(folded.parts[k], _remove(model, folded.training(k), i, j)) for k in folded.scored]
+    count = sum(loss.count for loss, _ in parts)
+    kept = sum(2.0 * loss.task_values(change.before) for loss, change in parts)
+    gone = sum(2.0 * loss.task_values(change.coefficients) for loss, change in parts)
+    pair, rows = [i, j], float(count[[i, j]].sum())
+    means = [float(side[pair].sum()) / max(rows, 1.0) for side in (kept, gone)]
+    means += [float(side.sum()) / float(count.sum()) for side in (kept, gone)]
+    return means, bool(folded.scored)
+
+
+def _agreements(model: GGMTLRegressor, removal: WithoutEdge, a: int, b: int) -> tuple[FeatureAgreement, ...]:
+    T = user_units(model._scaling)
+    names = [*model.feature_names_, *(["(intercept)"] if model._scaling.intercept else [])]
+    current = np.column_stack([model.coef_, model.intercept_])[:, : len(names)]
+    difference = T @ (removal.coefficients[a] - removal.coefficients[b])
+    variance = model._noise_variance() * np.diag(T @ removal.difference_covariance @ T.T)
+    error = np.sqrt(np.maximum(variance, 0.0))
+    moved = (removal.before - removal.coefficients)[[a, b]] @ T.T
+    return tuple(
+        FeatureAgreement(
+            str(name),
+            (float(current[a, k]), float(current[b, k])),
+            float(difference[k]),
+            float(error[k]),
+            (float(moved[0, k]), float(moved[1, k])),
+        )
+        for k, name in enumerate(names)
+    )
+
+
+def _reported_weight(model: GGMTLRegressor, i: int, j: int) -> float:
+    return float(model.graph_.weights[(model.graph_.edges == [i, j]).all(axis=1)].sum())
+
+
+def _common_neighbours(model: GGMTLRegressor, i: int, j: int) -> tuple[Any, ...]:
+    adjacency = model.graph_.adjacency()
+    both = np.intersect1d(adjacency[[i]].nonzero()[1], adjacency[[j]].nonzero()[1])
+    return tuple(model.tasks_[both].tolist())
+
+
+def _listing(items: Any) -> str:
+    words = [str(item) for item in items]
+    if len(words) > 6:
+        words = [*words[:5], f"{len(words) - 5} more"]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

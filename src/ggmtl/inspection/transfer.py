@@ -1,0 +1,218 @@
+"""Did sharing help, and whom? Errors of every task alone, pooled, with the hub and with the graph, with paired intervals.
+
+The gain of one level over another is the mean difference of squared errors at the same held-out rows; its interval comes
+from the spread of the differences over tasks (for one task: over folds).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from ggmtl.errors import InputError
+from ggmtl.path import FoldErrors, PathResult
+from ggmtl.regressor import GGMTLRegressor
+
+# Two-sided 95 % of the normal distribution.
+_QUANTILE = 1.96
+_SIMPLE = ("pooled", "hub", "independent")
+_WORDS = {
+    "pooled": "one model for all tasks",
+    "hub": "the common model with deviations",
+    "independent": "every task by itself",
+}
+
+
+@dataclass(frozen=True)
+class Gain:
+    """By what share the error of a task (or of all tasks) is lower than that of a reference.
+
+    Parameters
+    ----------
+    share, low, high : float
+        Relative gain in root mean squared error, and its 95 % interval; negative: the error is higher.
+    """
+
+    share: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class TransferReport:
+    """Errors of every task at every level, on rows not seen.
+
+    Parameters
+    ----------
+    tasks : array of shape (n,)
+    levels : tuple of str
+        Names of the columns of `errors`: "pooled", "hub", "independent" and the graph's.
+    errors : array of shape (n, levels)
+        Root mean squared errors, in the units of the target; NaN where no row of a task was held out.
+    total : array of shape (levels,)
+        Root mean squared errors over all rows.
+    chosen : str
+        The level that the model uses.
+    gain : Gain
+        Of the chosen level (or, where that is a simple model, of the best graph) against the best simple model.
+    gain_over_alone : Gain
+        Of the chosen level against every task by itself.
+    task_gains : tuple of Gain
+        Per task, the chosen level against the task by itself.
+    hurt : array of labels
+        Tasks that sharing hurts: their gain is negative beyond its interval and beyond what chance gives among so
+        many tasks.
+    verdict : str
+        One sentence.
+    """
+
+    tasks: np.ndarray
+    levels: tuple[str, ...]
+    errors: np.ndarray
+    total: np.ndarray
+    chosen: str
+    gain: Gain
+    gain_over_alone: Gain
+    task_gains: tuple[Gain, ...]
+    hurt: np.ndarray
+    verdict: str
+
+    def describe(self) -> str:
+        """The report in words."""
+        lines = [self.verdict]
+        lines += [f"{name}: {error:.4g}" for name, error in zip(self.levels, self.total)]
+        if len(self.hurt):
+            shown = ", ".join(map(str, self.hurt[:10])) + (" …" if len(self.hurt) > 10 else "")
+            lines.append(f"Sharing hurts {len(self.hurt)} of {len(self.tasks)} tasks: {shown}.")
+        return "\n".join(lines)
+
+
+def transfer_report(
+    model: GGMTLRegressor, X: Any = None, y: Any = None, tasks: Any = None
+) -> TransferReport:
+    """Compare every task alone, pooled, with the hub and with the graph.
+
+    Parameters
+    ----------
+    model : GGMTLRegressor
+        Fitted.
+    X, y, tasks : optional
+        Rows to cross-validate a copy of the model on; by default the errors of the model's own cross-validation,
+        which need no rows.
+    """
+    if X is not None:
+        model = clone(model).fit(X, y, tasks)
+    result = model._path_result
+    if result.errors is None:
+        raise InputError(
+            "The model has no errors on held-out rows: it was fitted without folds, with a single hold-out, or from "
+            "statistics without folds. Give X and y, and use validation=5."
+        )
+    names = _unique_names(result)
+    missing = [name for name in ("pooled", "independent") if name not in names]
+    if missing:
+        raise InputError(
+            f"The model was not compared with {missing[0]!r}: with a given edge_entropy only one level is fitted. Use "
+            'edge_entropy="auto".'
+        )
+    return _report(model, result, names)
+
+
+def _report(model: GGMTLRegressor, result: PathResult, names: tuple[str, ...]) -> TransferReport:
+    errors, unit = result.errors, model._scaling.target_scale
+    mean = errors.mean()
+    simple = [k for k, name in enumerate(names) if name in _SIMPLE]
+    graphs = [k for k in range(len(names)) if k not in simple]
+    reference = min(simple, key=lambda k: mean[k])
+    alone = names.index("independent")
+    candidate = result.chosen if result.chosen in graphs or not graphs else min(graphs, key=lambda k: mean[k])
+    gain = _gain(errors, candidate, reference)
+    task_gains, scores = _task_gains(errors, result.chosen, alone)
+    hurt = model.tasks_[scores < -_chance(int(np.isfinite(scores).sum()))]
+    return TransferReport(
+        model.tasks_,
+        names,
+        np.sqrt(errors.task_mean()).T * unit,
+        np.sqrt(mean) * unit,
+        names[result.chosen],
+        gain,
+        _gain(errors, result.chosen, alone),
+        task_gains,
+        hurt,
+        _verdict(names, result.chosen, reference, graphs, gain, _gain(errors, reference, alone), alone),
+    )
+
+
+def _unique_names(result: PathResult) -> tuple[str, ...]:
+    names: list[str] = []
+    for level in result.levels:
+        same = sum(name == level.name or name.startswith(f"{level.name} ") for name in names)
+        names.append(f"{level.name} {same + 1}" if same else level.name)
+    return tuple(names)
+
+
+def _gain(errors: FoldErrors, level: int, reference: int) -> Gain:
+    """1 − √(MSE/MSE_reference), interval by the delta method from the paired standard error."""
+    mean = errors.mean()
+    excess, deviation = errors.excess(reference)
+    return _relative(float(excess[level]), float(deviation[level]), float(mean[reference]))
+
+
+def _relative(excess: float, deviation: float, reference: float) -> Gain:
+    if not reference > 0:
+        return Gain(0.0, 0.0, 0.0)
+    bounds = [excess, excess + _QUANTILE * deviation, excess - _QUANTILE * deviation]
+    return Gain(*(float(1.0 - np.sqrt(max(1.0 + bound / reference, 0.0))) for bound in bounds))
+
+
+def _task_gains(errors: FoldErrors, level: int, reference: int) -> tuple[tuple[Gain, ...], np.ndarray]:
+    """Per task: gain with its interval, from the spread over folds, and its t-score."""
+    difference = errors.squared[level] - errors.squared[reference]
+    count = errors.count.sum(axis=0)
+    folds = (errors.count > 0).sum(axis=0)
+    mean = difference.sum(axis=0) / np.where(count > 0, count, np.nan)
+    centred = np.where(errors.count > 0, difference - mean * errors.count, 0.0)
+    deviation = np.sqrt((centred**2).sum(axis=0) * folds / np.maximum(folds - 1, 1)) / np.where(count > 0, count, np.nan)
+    # Errors summed over folds, as a small file keeps them, have no spread within a task: tasks lend theirs.
+    if len(difference) == 1:
+        spread = np.nanstd(mean * np.sqrt(count))
+        deviation = spread / np.sqrt(np.maximum(count, 1.0))
+    base = errors.task_mean()[reference]
+    gains = tuple(_relative(float(m), float(s), float(b)) for m, s, b in zip(mean, deviation, base))
+    scores = np.where(deviation > 0, -mean / np.where(deviation > 0, deviation, 1.0), np.nan)
+    return gains, scores
+
+
+def _chance(n: int) -> float:
+    """Standard deviations that the largest of n scores exceeds by chance one time in twenty, for few folds."""
+    from scipy.stats import t
+
+    return float(t.ppf(1.0 - 0.05 / max(n, 1), df=4))
+
+
+def _verdict(
+    names: tuple[str, ...], chosen: int, reference: int, graphs: list[int], gain: Gain, over_alone: Gain, alone: int
+) -> str:
+    if chosen in graphs and gain.low > 0:
+        return (
+            f"The graph lowers the error by {_percent(gain)} against the best simple model "
+            f"({_WORDS[names[reference]]})."
+        )
+    if chosen in graphs:
+        return (
+            f"The graph changes the error by {-100 * gain.share:+.1f} % ({-100 * gain.high:+.1f} to "
+            f"{-100 * gain.low:+.1f} %) against the best simple model ({_WORDS[names[reference]]}): no clear difference."
+        )
+    if names[chosen] == "independent":
+        return "Sharing does not help: every task does best by itself."
+    found = "No structure found beyond the common model"
+    if over_alone.low > 0:
+        return f"{found}, which lowers the error by {_percent(over_alone)} against every task by itself."
+    return f"{found}."
+
+
+def _percent(gain: Gain) -> str:
+    return f"{100 * gain.share:.1f} % ({100 * gain.low:.1f}–{100 * gain.high:.1f} %)"
