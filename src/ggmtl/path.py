@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, delayed
 
-from ggmtl.bilevel import GraphFit, Settings, learn_by_validation
+from ggmtl.bilevel import GraphFit, Settings, learn_by_evidence, learn_by_validation
 from ggmtl.criteria.evidence import learn_hub
 from ggmtl.graph import TaskGraph
 from ggmtl.statistics import FoldedLoss, LeastSquares
@@ -163,12 +163,24 @@ def cross_validate(folded: FoldedLoss, learn: Learner, n_jobs: int | None = None
 
 
 def choose(levels: Sequence[GraphFit], errors: FoldErrors | None) -> int:
-    """The simplest level whose error is within one paired standard error of the lowest."""
+    """The simplest level whose error is within one paired standard error of the lowest.
+
+    A graph that its criterion supports with all comparisons counted needs no further vote: it is taken unless its
+    error is more than that above the lowest.
+    """
+    supported = [k for k, fit in enumerate(levels) if fit.supported]
     if errors is None:
-        return len(levels) - 1
+        return supported[0] if supported else _without_folds(levels)
     best = int(np.argmin(errors.mean()))
     excess, deviation = errors.excess(best)
-    return int(np.flatnonzero(excess <= deviation)[0])
+    allowed = np.flatnonzero(excess <= deviation)
+    return next((k for k in supported if k in allowed), int(allowed[0]))
+
+
+def _without_folds(levels: Sequence[GraphFit]) -> int:
+    """The last graph of a given criterion; the hub where evidence could not tell."""
+    names = [fit.name for fit in levels]
+    return names.index("hub") if "hub" in names else len(levels) - 1
 
 
 def learn_levels(
@@ -186,7 +198,8 @@ def learn_levels(
     hub = hub_level(total, settings) if settings.hub else None
     simple = [pooled_level(total, settings), *([hub] if hub else []), independent_level(total, settings)]
     if criterion == "evidence":
-        return simple
+        candidates = settings.candidates.propose(candidate_models(total, settings, hub), task_names)
+        return [*simple[:-1], learn_by_evidence(total, settings, candidates, simple[1]), simple[-1]]
     graphs = learn_by_validation(
         folded,
         settings,
@@ -236,16 +249,19 @@ def _without_edges(
     return GraphFit(name, np.empty((0, 2), dtype=np.int64), np.empty(0), coupling, hub, coefficients, value)
 
 
-def candidate_models(loss: LeastSquares, settings: Settings) -> np.ndarray:
+def candidate_models(loss: LeastSquares, settings: Settings, fit: GraphFit | None = None) -> np.ndarray:
     """Models whose distances are distances between predictions: coefficients times a root of the pooled covariance."""
-    fit = hub_level(loss, settings) if settings.hub else independent_level(loss, settings)
+    if fit is None:
+        fit = hub_level(loss, settings) if settings.hub else independent_level(loss, settings)
     pooled = loss.gram.sum(axis=0) / max(loss.count.sum(), 1.0)
     values, vectors = np.linalg.eigh(pooled)
     return fit.coefficients @ (vectors * np.sqrt(np.maximum(values, 0.0)))
 
 
 def reported_graph(fit: GraphFit, task_names: np.ndarray, slopes: np.ndarray) -> TaskGraph:
-    """The edges that matter to their tasks, weights w_ij/√(max_i · max_j)."""
+    """The edges that matter to their tasks: as the criterion says, or by weights w_ij/√(max_i · max_j)."""
+    if fit.reported_weights is not None:
+        return TaskGraph(fit.edges, fit.reported_weights, task_names).threshold(0.0)
     weights = fit.edge_weights(slopes)
     present = weights > 0
     return TaskGraph(fit.edges[present], weights[present], task_names).normalized().threshold(_REPORTED)

@@ -87,9 +87,7 @@ def covariance_to_graph(matrix: Any, task_names: Sequence[Any] | np.ndarray | No
     largest = values.max(initial=0.0)
     names = np.arange(len(values)) if task_names is None else np.asarray(task_names)
     if len(names) != len(values):
-        raise InputError(
-            f"task_names must have {len(values)} names, one per row of matrix. Got {len(names)} instead."
-        )
+        raise InputError(f"task_names must have {len(values)} names, one per row of matrix. Got {len(names)} instead.")
     return TaskGraph.from_adjacency(values / largest if largest > 0 else values, names)
 
 
@@ -171,8 +169,7 @@ def _matched(true: Any, learned: Any) -> tuple[TaskGraph, TaskGraph]:
     true, learned = _graph(true, "true"), _graph(learned, "learned")
     if true.n_tasks != learned.n_tasks:
         raise InputError(
-            f"true and learned must have the same tasks. Got {true.n_tasks} and {learned.n_tasks} of them "
-            "instead."
+            f"true and learned must have the same tasks. Got {true.n_tasks} and {learned.n_tasks} of them instead."
         )
     if named and true.task_names.tolist() != learned.task_names.tolist():
         learned = _reordered(learned, true)
@@ -205,9 +202,7 @@ def _square(value: Any, name: str) -> np.ndarray:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"{name} must be a TaskGraph or a square matrix. Got shape {matrix.shape} instead.")
     if not np.isfinite(matrix).all():
-        raise InputError(
-            f"{name} must have finite entries only. Got {int((~np.isfinite(matrix)).sum())} others."
-        )
+        raise InputError(f"{name} must have finite entries only. Got {int((~np.isfinite(matrix)).sum())} others.")
     return matrix
 
 
@@ -228,7 +223,5 @@ def _errors(y_true: Any, y_pred: Any) -> np.ndarray:
         )
     error = y_pred - y_true
     if not np.isfinite(error).all():
-        raise InputError(
-            f"y_true and y_pred must be finite. Got {int((~np.isfinite(error)).sum())} rows that are not."
-        )
+        raise InputError(f"y_true and y_pred must be finite. Got {int((~np.isfinite(error)).sum())} rows that are not.")
     return error

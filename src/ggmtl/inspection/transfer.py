@@ -1,7 +1,7 @@
-"""Did sharing help, and whom? Errors of every task alone, pooled, with the hub and with the graph, with paired intervals.
+"""Did sharing help, and whom? Errors of every task alone, pooled, with the hub and with the graph.
 
-The gain of one level over another is the mean difference of squared errors at the same held-out rows; its interval comes
-from the spread of the differences over tasks (for one task: over folds).
+The gain of one level over another is the mean difference of squared errors at the same held-out rows; its interval
+comes from the spread of the differences over tasks (for one task: over folds).
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
+from ggmtl.bilevel import GraphFit
 from ggmtl.errors import InputError
-from ggmtl.path import FoldErrors, PathResult
+from ggmtl.path import FoldErrors, PathResult, cross_validate, hub_level, independent_level, pooled_level
 from ggmtl.regressor import GGMTLRegressor
+from ggmtl.statistics import FoldedLoss
 
 # Two-sided 95 % of the normal distribution.
 _QUANTILE = 1.96
@@ -90,9 +92,7 @@ class TransferReport:
         return "\n".join(lines)
 
 
-def transfer_report(
-    model: GGMTLRegressor, X: Any = None, y: Any = None, tasks: Any = None
-) -> TransferReport:
+def transfer_report(model: GGMTLRegressor, X: Any = None, y: Any = None, tasks: Any = None) -> TransferReport:
     """Compare every task alone, pooled, with the hub and with the graph.
 
     Parameters
@@ -105,20 +105,35 @@ def transfer_report(
     """
     if X is not None:
         model = clone(model).fit(X, y, tasks)
+        if model._path_result.errors is None:
+            model = clone(model).set_params(validation=5).fit(X, y, tasks)
     result = model._path_result
     if result.errors is None:
         raise InputError(
-            "The model has no errors on held-out rows: it was fitted without folds, with a single hold-out, or from "
-            "statistics without folds. Give X and y, and use validation=5."
+            "The model has no errors on held-out rows: it was fitted without folds, or with a single hold-out. "
+            "Give X and y here, or fit with validation=5."
         )
     names = _unique_names(result)
-    missing = [name for name in ("pooled", "independent") if name not in names]
-    if missing:
-        raise InputError(
-            f"The model was not compared with {missing[0]!r}: with a given edge_entropy only one level is fitted. Use "
-            'edge_entropy="auto".'
-        )
+    if "pooled" not in names or "independent" not in names:
+        result = _with_simple_levels(model, result)
+        names = _unique_names(result)
     return _report(model, result, names)
+
+
+def _with_simple_levels(model: GGMTLRegressor, result: PathResult) -> PathResult:
+    """Where only one graph was fitted: the simple models on the same folds, put before it."""
+    model._kept_statistics("transfer_report")
+    settings = model._settings_used
+
+    def simple(folded: FoldedLoss) -> list[GraphFit]:
+        makers = (pooled_level, *((hub_level,) if settings.hub else ()), independent_level)
+        return [make(folded.total, settings) for make in makers]
+
+    folded = model._folded()
+    errors, known = cross_validate(folded, simple), result.errors
+    fits = simple(folded)
+    joined = FoldErrors(np.concatenate([errors.squared, known.squared]), known.count)
+    return PathResult((*fits, *result.levels), joined, len(fits) + result.chosen, result.criterion)
 
 
 def _report(model: GGMTLRegressor, result: PathResult, names: tuple[str, ...]) -> TransferReport:
@@ -175,7 +190,9 @@ def _task_gains(errors: FoldErrors, level: int, reference: int) -> tuple[tuple[G
     folds = (errors.count > 0).sum(axis=0)
     mean = difference.sum(axis=0) / np.where(count > 0, count, np.nan)
     centred = np.where(errors.count > 0, difference - mean * errors.count, 0.0)
-    deviation = np.sqrt((centred**2).sum(axis=0) * folds / np.maximum(folds - 1, 1)) / np.where(count > 0, count, np.nan)
+    deviation = np.sqrt((centred**2).sum(axis=0) * folds / np.maximum(folds - 1, 1)) / np.where(
+        count > 0, count, np.nan
+    )
     # Errors summed over folds, as a small file keeps them, have no spread within a task: tasks lend theirs.
     if len(difference) == 1:
         spread = np.nanstd(mean * np.sqrt(count))
@@ -204,7 +221,8 @@ def _verdict(
     if chosen in graphs:
         return (
             f"The graph changes the error by {-100 * gain.share:+.1f} % ({-100 * gain.high:+.1f} to "
-            f"{-100 * gain.low:+.1f} %) against the best simple model ({_WORDS[names[reference]]}): no clear difference."
+            f"{-100 * gain.low:+.1f} %) against the best simple model ({_WORDS[names[reference]]}): "
+            "no clear difference."
         )
     if names[chosen] == "independent":
         return "Sharing does not help: every task does best by itself."

@@ -43,17 +43,11 @@ def write_file(path: str | Path, content: dict[str, Any], arrays: dict[str, np.n
         }
         chunks.append(stored)
         offset += len(stored)
-    header = json.dumps(
-        {"content": content, "arrays": table}, allow_nan=False, separators=(",", ":")
-    ).encode()
+    header = json.dumps({"content": content, "arrays": table}, allow_nan=False, separators=(",", ":")).encode()
     if len(header) > _MAX_HEADER:
-        raise ModelFileError(
-            f"The header would take {len(header):,} bytes; at most {_MAX_HEADER:,} are allowed."
-        )
+        raise ModelFileError(f"The header would take {len(header):,} bytes; at most {_MAX_HEADER:,} are allowed.")
     body = b"".join([header, *chunks])
-    prefix = _PREFIX.pack(
-        MAGIC, VERSION, len(header), _PREFIX.size + len(body), hashlib.sha256(body).digest()
-    )
+    prefix = _PREFIX.pack(MAGIC, VERSION, len(header), _PREFIX.size + len(body), hashlib.sha256(body).digest())
     write_whole(path, prefix + body)
 
 
@@ -79,9 +73,7 @@ def read_file(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         zlib.error,
         MemoryError,
     ) as error:
-        raise ModelFileError(
-            f"{path} is damaged: its header does not describe its content ({error})."
-        ) from error
+        raise ModelFileError(f"{path} is damaged: its header does not describe its content ({error}).") from error
 
 
 def _split(raw: bytes, path: str | Path) -> tuple[bytes, memoryview]:

@@ -182,9 +182,7 @@ def _unpack_result(content: dict[str, Any], arrays: dict[str, np.ndarray], n: in
 def _name_only(name: str, value: float, width: int) -> GraphFit:
     """A level of which the models were not kept."""
     nothing = np.zeros(width)
-    return GraphFit(
-        name, np.empty((0, 2), np.int64), np.empty(0), nothing, nothing, np.empty((0, width)), float(value)
-    )
+    return GraphFit(name, np.empty((0, 2), np.int64), np.empty(0), nothing, nothing, np.empty((0, width)), float(value))
 
 
 def _unpack_statistics(

@@ -74,9 +74,7 @@ def pack_labels(labels: np.ndarray) -> tuple[str, dict[str, np.ndarray]]:
         text = np.frombuffer(b"".join(parts), np.uint8)
         return "text", {"labels": text, "label_lengths": np.array([len(part) for part in parts], np.int32)}
     if kind in "mM":
-        return labels.dtype.newbyteorder("<").str, {
-            "labels": labels.astype(labels.dtype.newbyteorder("<")).view("<i8")
-        }
+        return labels.dtype.newbyteorder("<").str, {"labels": labels.astype(labels.dtype.newbyteorder("<")).view("<i8")}
     if kind in "biuf":
         return "numbers", {"labels": labels}
     raise ParameterError(

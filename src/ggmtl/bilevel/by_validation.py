@@ -1,18 +1,18 @@
-"""Learn the graph: join candidates, inner problem, criterion and optimiser, then refit on all rows."""
+"""The graph that predicts held-out rows best: the paper's bilevel program."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import lsq_linear
 from scipy.sparse import coo_array
 
-from ggmtl.candidates import CandidateEdges, Candidates, cross_fit
+from ggmtl.bilevel.fit import GraphFit, Settings, refit
+from ggmtl.candidates import CandidateEdges, cross_fit
 from ggmtl.criteria import Evaluation, HoldOut, Sparsity, WarmStart, evaluate_folds
 from ggmtl.errors import ParameterError
-from ggmtl.inner import DEFAULT_SMOOTHING, InnerProblem, solve_inner
 from ggmtl.optimizers import Box, Optimum, projected_gradient, quasi_newton, trial_steps
 from ggmtl.solvers import DIRECT_SIZE
 from ggmtl.statistics import FoldedLoss, LeastSquares
@@ -23,92 +23,6 @@ _STRENGTH_RANGE = 14.0
 # Linear solves start at this accuracy and follow the outer progress down to the last.
 _ACCURACIES = (1e-4, 1e-8)
 _START = 0.5
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Everything but the data that determines a learned graph; strengths in scaled units.
-
-    Parameters
-    ----------
-    penalty : {"squared_l2", "l2", "l1"}
-    candidates : Candidates
-    coupling : array of shape (p,), optional
-        λ per coordinate; learned where None.
-    hub : bool
-        Whether there is a common model; its strength is learned.
-    slopes : array of bool, shape (p,)
-        Which coordinates are slopes (the other, if any, is the intercept, which is never ridged).
-    sparsity : Sparsity
-        ξ, η, γ.
-    edge_solver, hypergradient, ridge, smoothing, max_iter, tol
-        As in :class:`ggmtl.GGMTLRegressor`.
-    """
-
-    penalty: str
-    candidates: Candidates
-    coupling: np.ndarray | None
-    hub: bool
-    slopes: np.ndarray
-    sparsity: Sparsity = field(default_factory=Sparsity)
-    edge_solver: str = "quasi_newton"
-    hypergradient: str = "exact"
-    ridge: float = 1e-6
-    smoothing: float = DEFAULT_SMOOTHING
-    max_iter: int = 200
-    tol: float = 1e-5
-
-    def ridge_for(self, loss: LeastSquares) -> np.ndarray:
-        """ρ per task and coordinate: none on the intercept, except of a task without a single row."""
-        ridge = np.where(self.slopes, self.ridge, 0.0)
-        return np.where(loss.count[:, None] > 0, ridge, max(self.ridge, 1e-10))
-
-    def problem(self, loss: LeastSquares, edges: np.ndarray, coupling: np.ndarray, hub: np.ndarray) -> InnerProblem:
-        """The inner problem on the given rows."""
-        return InnerProblem(loss, edges, coupling, hub, self.ridge_for(loss), self.penalty, self.smoothing)
-
-
-@dataclass(frozen=True)
-class GraphFit:
-    """A learned graph and the models it implies.
-
-    Parameters
-    ----------
-    name : str
-        Which member of the family this is.
-    edges, edge_values : arrays of shape (m, 2) and (m,)
-        Candidate edges and e.
-    coupling, hub : arrays of shape (p,)
-        λ and hub strengths, per coordinate.
-    coefficients : array of shape (n, p)
-        Models refitted on all rows given.
-    value : float
-        The criterion.
-    iterations, status, certificate, history
-        How the outer problem ended.
-    """
-
-    name: str
-    edges: np.ndarray
-    edge_values: np.ndarray
-    coupling: np.ndarray
-    hub: np.ndarray
-    coefficients: np.ndarray
-    value: float
-    iterations: int = 0
-    status: str = "converged"
-    certificate: float = 0.0
-    history: tuple[float, ...] = ()
-
-    def common_model(self) -> np.ndarray:
-        """The hub's model: the mean of the tasks' models."""
-        return self.coefficients.mean(axis=0)
-
-    def edge_weights(self, slopes: np.ndarray) -> np.ndarray:
-        """w = λe of every candidate edge; with several λ, their geometric mean over the slopes."""
-        used = self.coupling[slopes] if slopes.any() else self.coupling
-        positive = used[used > 0]
-        return self.edge_values * (np.exp(np.log(positive).mean()) if len(positive) else 0.0)
 
 
 @dataclass(frozen=True)
@@ -284,14 +198,6 @@ def _as_fit(optimum: Optimum, objective: ValidationObjective, candidates: Candid
         optimum.certificate,
         tuple(value * objective.scale for value in optimum.history),
     )
-
-
-def refit(fit: GraphFit, loss: LeastSquares, settings: Settings) -> GraphFit:
-    """The same graph with the models of all rows in `loss`; edges of value zero are left out of the solve."""
-    present = fit.edge_values > 0
-    problem = settings.problem(loss, fit.edges[present], fit.coupling, fit.hub)
-    solution = solve_inner(problem, fit.edge_values[present], tol=1e-10)
-    return replace(fit, coefficients=solution.coefficients)
 
 
 def _first_strengths(

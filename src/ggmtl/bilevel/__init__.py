@@ -1,0 +1,7 @@
+"""Learn the graph: join candidates, inner problem, criterion and optimiser, then refit on all rows."""
+
+from ggmtl.bilevel.by_evidence import learn_by_evidence
+from ggmtl.bilevel.by_validation import EDGE_SOLVERS, learn_by_validation
+from ggmtl.bilevel.fit import GraphFit, Settings, refit
+
+__all__ = ["EDGE_SOLVERS", "GraphFit", "Settings", "learn_by_evidence", "learn_by_validation", "refit"]

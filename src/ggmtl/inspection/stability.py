@@ -1,0 +1,383 @@
+"""How often each edge would be found again, had the rows fallen out otherwise.
+
+The rows of every task are dealt once into small blocks. A bootstrap resample draws, per task, as many blocks as there
+are, with replacement; its statistics are a weighted sum of the blocks' statistics, so no row is read twice. Strengths
+are held at the fitted ones and the edges relearned from where the fit left them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from joblib import Parallel, delayed
+from sklearn.utils.validation import check_is_fitted
+
+from ggmtl.bilevel import GraphFit, Settings
+from ggmtl.candidates import CandidateEdges, cross_fit
+from ggmtl.criteria import HoldOut, Sparsity, evaluate_folds
+from ggmtl.criteria.evidence import EdgeEvidence, EvidenceModel, SampledEvidence, edge_evidence
+from ggmtl.criteria.evidence_selection import flip_changes, largest_expected_f1, list_description
+from ggmtl.errors import InputError, ParameterError
+from ggmtl.graph import TaskGraph
+from ggmtl.optimizers import Box, quasi_newton
+from ggmtl.path import candidate_models, reported_graph
+from ggmtl.regressor import GGMTLRegressor
+from ggmtl.shell import logger
+from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics, deal_folds
+from ggmtl.tasks import read_training
+
+_BLOCKS = 20
+# Outer steps per resample: the edges start where the fit left them.
+_STEPS = 15
+# Up to this many coefficients in all, evidence is exact.
+_EXACT_SIZE = 1500
+_ROUNDS = 6
+_INTERVAL = (5.0, 95.0)
+
+
+@dataclass(frozen=True)
+class EdgeStability:
+    """Selection frequency and weight of every edge over resampled rows.
+
+    Parameters
+    ----------
+    task_names : array of shape (n,)
+    edges : array of shape (m, 2)
+        Edges selected in the fit or in any resample, as positions; most frequent first.
+    frequency : array of shape (m,)
+        Share of the resamples that select the edge.
+    weight : array of shape (m,)
+        Weight in the model's ``graph_``, zero where it has no such edge.
+    low, high : arrays of shape (m,)
+        5 % and 95 % points of the weight over resamples, zero where not selected.
+    n_resamples : int
+    """
+
+    task_names: np.ndarray
+    edges: np.ndarray
+    frequency: np.ndarray
+    weight: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    n_resamples: int
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row per edge, as plain data."""
+        names = self.task_names.tolist()
+        columns = (self.frequency, self.weight, self.low, self.high)
+        return [
+            {"task_a": names[i], "task_b": names[j], "frequency": f, "weight": w, "low": low, "high": high}
+            for (i, j), f, w, low, high in zip(self.edges.tolist(), *(column.tolist() for column in columns))
+        ]
+
+    def graph(self, frequency: float = 0.8) -> TaskGraph:
+        """The edges selected at least so often, weighted by their frequency."""
+        keep = self.frequency >= frequency
+        return TaskGraph(self.edges[keep], self.frequency[keep], self.task_names)
+
+    def describe(self) -> str:
+        """The result in words."""
+        if not len(self.edges):
+            return f"No edge was found in the fit nor in any of {self.n_resamples} resamples."
+        fitted = self.weight > 0
+        steady = int((self.frequency[fitted] >= 0.8).sum())
+        return (
+            f"{steady} of the {int(fitted.sum())} edges of the graph are found in at least 80 % of {self.n_resamples} "
+            f"resamples; {int((~fitted & (self.frequency >= 0.5)).sum())} other edges in at least half."
+        )
+
+
+def edge_stability(
+    model: GGMTLRegressor,
+    X: Any,
+    y: Any = None,
+    n_resamples: int = 50,
+    tasks: Any = None,
+    n_jobs: int | None = None,
+) -> EdgeStability:
+    """Relearn the edges on resampled rows.
+
+    Parameters
+    ----------
+    model : GGMTLRegressor
+        Fitted.
+    X, y, tasks
+        The rows that it was fitted on.
+    n_resamples : int
+        Bootstrap resamples.
+    n_jobs : int, optional
+        Processes.
+    """
+    if n_resamples != int(n_resamples) or n_resamples < 1:
+        raise ParameterError(f"n_resamples must be a whole number of at least 1. Got {n_resamples!r} instead.")
+    blocks, seed = _blocks(model, X, y, tasks)
+    plan = _plan(model, blocks)
+    random = np.random.default_rng(seed)
+    weights = [_draw(blocks, random) for _ in range(int(n_resamples))]
+    found: Any = Parallel(n_jobs=n_jobs)(
+        delayed(_resample)(plan, blocks, weight, number) for number, weight in enumerate(weights)
+    )
+    return _collect(model, plan, np.array(found).reshape(int(n_resamples), -1))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What all resamples share.
+
+    Parameters
+    ----------
+    start : GraphFit
+        The fitted graph on the candidate edges.
+    settings : Settings
+    sparsity : Sparsity
+        Of the outer problem at the fit.
+    fixed : array of bool, shape (m,)
+        Edges that must be there.
+    masks : list of arrays of bool
+        Per held-out fold, the edges that its training rows propose.
+    fold : array of shape (blocks,)
+        Fold of each block.
+    first_scored : int
+    by_evidence : bool
+    """
+
+    start: GraphFit
+    settings: Settings
+    sparsity: Sparsity
+    fixed: np.ndarray
+    masks: list[np.ndarray]
+    fold: np.ndarray
+    first_scored: int
+    by_evidence: bool
+
+
+# ---------------------------------------------------------------------- blocks
+
+
+def _blocks(model: GGMTLRegressor, X: Any, y: Any, tasks: Any) -> tuple[list[LeastSquares], int]:
+    """The scaled loss of every block of rows."""
+    check_is_fitted(model, "coef_")
+    data = read_training(X, y, tasks, task=model.task, estimator=type(model).__name__)
+    if not np.array_equal(data.task_names, model.tasks_):
+        raise InputError("edge_stability needs rows of exactly the tasks that the model was fitted on.")
+    data = model._check_features(data)
+    seed = 0 if model.random_state is None else int(model.random_state)
+    statistics = TaskStatistics.from_data(data, deal_folds(data, _BLOCKS, seed))
+    return model._scaling.design(statistics), seed
+
+
+def _draw(blocks: Sequence[LeastSquares], random: np.random.Generator) -> np.ndarray:
+    """How often each block of each task is drawn, shape (blocks, n); as many draws as a task has blocks."""
+    filled = np.array([block.count > 0 for block in blocks]).T
+    number = filled.sum(axis=1)
+    return random.multinomial(number, filled / number[:, None]).T.astype(float)
+
+
+def _weighted(blocks: Sequence[LeastSquares], weights: np.ndarray) -> LeastSquares:
+    """Σ_b weight_b · block_b, weights of shape (blocks, n)."""
+    used = np.flatnonzero(weights.any(axis=1))
+    parts = [blocks[b] for b in used]
+    w = weights[used]
+    return LeastSquares(
+        sum(v[:, None, None] * part.gram for v, part in zip(w, parts)),
+        sum(v[:, None] * part.moment for v, part in zip(w, parts)),
+        sum(v * part.target_square for v, part in zip(w, parts)),
+        sum(v * part.count for v, part in zip(w, parts)),
+    )
+
+
+def _folded(plan: _Plan, blocks: Sequence[LeastSquares], weights: np.ndarray) -> FoldedLoss:
+    folds = range(int(plan.fold.max()) + 1)
+    parts = tuple(_weighted(blocks, np.where(plan.fold[:, None] == k, weights, 0.0)) for k in folds)
+    return FoldedLoss(parts, plan.first_scored)
+
+
+# ---------------------------------------------------------------------- what resamples share
+
+
+def _plan(model: GGMTLRegressor, blocks: list[LeastSquares]) -> _Plan:
+    settings, fit = model._settings_used, model._fit_used
+    folds, first_scored = _folds_of_blocks(model)
+    ones = np.ones((len(blocks), len(model.tasks_)))
+    by_evidence = model.criterion_ == "evidence"
+    nothing = np.zeros(0)
+    plan = _Plan(fit, settings, settings.sparsity, nothing, [], folds, first_scored, by_evidence)
+    if not np.isfinite(fit.hub).all() or not (fit.coupling > 0).any():
+        # No edge had a strength: there is none to relearn.
+        return replace(plan, start=replace(fit, edges=fit.edges[:0], edge_values=fit.edge_values[:0]))
+    folded = _folded(plan, blocks, ones)
+    trainings = [folded.total] if by_evidence else [folded.training(k) for k in folded.scored]
+    models = [candidate_models(loss, settings) for loss in trainings]
+    proposed, masks = cross_fit(settings.candidates, models, model.tasks_)
+    start, position = _join(fit, proposed)
+    fixed = np.zeros(len(start.edges), dtype=bool)
+    fixed[position] = proposed.fixed
+    plan = replace(plan, start=start, fixed=fixed, masks=[_spread(mask, position, fixed) for mask in masks])
+    return plan if by_evidence else replace(plan, sparsity=_sparsity_at(plan, folded, fit))
+
+
+def _folds_of_blocks(model: GGMTLRegressor) -> tuple[np.ndarray, int]:
+    if model._scored_from and not hasattr(model.validation, "split"):
+        held = max(1, round(float(model.validation) * _BLOCKS))
+        return (np.arange(_BLOCKS) < held).astype(np.int64), 1
+    statistics = model._statistics
+    number = statistics.n_folds if statistics is not None and statistics.n_folds > 1 else 5
+    return np.arange(_BLOCKS) % min(number, _BLOCKS), 0
+
+
+def _join(fit: GraphFit, proposed: CandidateEdges) -> tuple[GraphFit, np.ndarray]:
+    """The fit on its own and the proposed edges, and where the proposed ones are among them."""
+    size = int(max(fit.edges.max(initial=0), proposed.edges.max(initial=0))) + 1
+    own, new = np.sort(fit.edges, axis=1) @ [size, 1], proposed.edges @ [size, 1]
+    keys = np.union1d(own, new).astype(np.int64)
+    values = np.zeros(len(keys))
+    values[np.searchsorted(keys, own)] = fit.edge_values
+    edges = np.column_stack([keys // size, keys % size])
+    return replace(fit, edges=edges, edge_values=values), np.searchsorted(keys, new)
+
+
+def _spread(mask: np.ndarray | None, position: np.ndarray, fixed: np.ndarray) -> np.ndarray:
+    out = np.zeros(len(fixed), dtype=bool)
+    out[position] = True if mask is None else mask
+    return out
+
+
+def _sparsity_at(plan: _Plan, folded: FoldedLoss, fit: GraphFit) -> Sparsity:
+    """The entropy weight γ for which the fit is stationary: ∂loss/∂e + ξe + η = γ ln e on its free edges."""
+    sparsity = plan.settings.sparsity
+    free = (plan.start.edge_values > 1e-4) & (plan.start.edge_values < 1 - 1e-4)
+    if sparsity.edge_entropy or not free.any():
+        return sparsity
+    e = plan.start.edge_values
+    parts = evaluate_folds(_hold_outs(plan, folded), e, tol=1e-6)
+    slope = np.sum([part.edges for part in parts], axis=0) + sparsity.value_and_gradient(e)[1]
+    log = np.log(e[free])
+    gamma = float(slope[free] @ log / (log @ log))
+    return replace(sparsity, edge_entropy=max(gamma, 0.0))
+
+
+def _hold_outs(plan: _Plan, folded: FoldedLoss) -> list[HoldOut]:
+    start, settings = plan.start, plan.settings
+    return [
+        HoldOut(
+            settings.problem(folded.training(k), start.edges, start.coupling, start.hub),
+            folded.parts[k],
+            mask,
+            settings.hypergradient,
+        )
+        for k, mask in zip(folded.scored, plan.masks)
+    ]
+
+
+# ---------------------------------------------------------------------- one resample
+
+
+def _resample(plan: _Plan, blocks: list[LeastSquares], weights: np.ndarray, number: int) -> np.ndarray:
+    """Reported weight of every candidate edge, shape (m,); zero where not selected."""
+    if not len(plan.start.edges):
+        return np.zeros(0)
+    if plan.by_evidence:
+        values = _relearn_by_evidence(plan, _weighted(blocks, weights), number)
+    else:
+        values = _relearn_by_validation(plan, _folded(plan, blocks, weights))
+    logger.info("resample %d: %d edges", number + 1, int((values > 0).sum()))
+    fit = replace(plan.start, edge_values=values)
+    graph = reported_graph(fit, np.arange(len(weights[0])), plan.settings.slopes)
+    size = len(weights[0])
+    out = np.zeros(len(values))
+    out[np.searchsorted(plan.start.edges @ [size, 1], graph.edges @ [size, 1])] = graph.weights
+    return out
+
+
+def _typical(fit: GraphFit, default: float) -> float:
+    present = fit.edge_values[fit.edge_values > 0]
+    return float(np.median(present)) if len(present) else default
+
+
+def _relearn_by_validation(plan: _Plan, folded: FoldedLoss) -> np.ndarray:
+    """Minimise F over e, strengths held."""
+    parts = _hold_outs(plan, folded)
+    scale = max(sum(part.validation.value(np.zeros_like(part.validation.moment)) for part in parts), 1e-300)
+    warm = None
+
+    def objective(e: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal warm
+        evaluations = evaluate_folds(parts, e, warm=warm, tol=1e-6)
+        warm = [evaluation.warm for evaluation in evaluations]
+        value, gradient = plan.sparsity.value_and_gradient(e)
+        value += sum(evaluation.value for evaluation in evaluations)
+        return value / scale, (gradient + np.sum([part.edges for part in evaluations], axis=0)) / scale
+
+    box = Box(plan.fixed.astype(float), np.ones(len(plan.fixed)))
+    proposed = np.any(plan.masks, axis=0)
+    # Edges at zero have no way back under the entropy's infinite slope: give them a start inside.
+    start = np.where(proposed, np.maximum(plan.start.edge_values, 0.1 * _typical(plan.start, 0.5)), 0.0)
+    found = quasi_newton(objective, box.project(start), box, max_iter=_STEPS, tol=plan.settings.tol)
+    return np.where(proposed, found.x, 0.0)
+
+
+def _relearn_by_evidence(plan: _Plan, loss: LeastSquares, number: int) -> np.ndarray:
+    """Select edges by penalised evidence, strengths held: by flips where evidence is exact, else by leverage."""
+    start = plan.start
+    unit = max(float(loss.count.mean()), 1.0)
+    model = EvidenceModel(loss, start.edges, np.maximum(start.coupling, 1e-6), np.maximum(start.hub, 1e-6 * unit))
+    present = start.edge_values > 0
+    strength = _typical(start, 1.0)
+    if loss.moment.size > _EXACT_SIZE:
+        return _select_by_leverage(model, start.edge_values, strength, number)
+    values = np.where(present, start.edge_values, 0.0)
+    for _ in range(_ROUNDS):
+        flips = _best_flips(model, values, strength)
+        if not flips.any():
+            break
+        values = np.where(flips, np.where(values > 0, 0.0, strength), values)
+    return np.where(plan.fixed, np.maximum(values, strength), values)
+
+
+def _best_flips(model: EvidenceModel, values: np.ndarray, strength: float) -> np.ndarray:
+    """Flips that lower f + description, at most one per task: those of one round hardly interact."""
+    present, n = values > 0, model.loss.n_tasks
+    evidence: EdgeEvidence = edge_evidence(model, values)
+    change = flip_changes(model, values, evidence, np.where(present, -values, strength))
+    size = int(present.sum())
+    here = list_description(n, size)
+    change += np.where(present, list_description(n, max(size - 1, 0)), list_description(n, size + 1)) - here
+    taken, flips = np.zeros(n, dtype=bool), np.zeros(len(values), dtype=bool)
+    for edge in np.argsort(change, kind="stable"):
+        if change[edge] > -1e-6:
+            break
+        if not taken[model.edges[edge]].any():
+            flips[edge], taken[model.edges[edge]] = True, True
+    return flips
+
+
+def _select_by_leverage(model: EvidenceModel, values: np.ndarray, strength: float, number: int) -> np.ndarray:
+    """A few multiplicative steps of e, then the set of edges with the largest expected F1."""
+    e = np.maximum(values, 0.03 * strength)
+    estimator = SampledEvidence(seed=number)
+    for step in range(_ROUNDS):
+        moments = estimator(model, e, step).expectations
+        e = e * (moments.edge_prior / np.maximum(moments.edge_posterior, np.finfo(float).tiny)) ** 1.7
+    leverage = np.clip(e * moments.edge_prior / len(model.coupling), 0.0, 1.0)
+    return np.where(largest_expected_f1(leverage), e, 0.0)
+
+
+# ---------------------------------------------------------------------- all resamples
+
+
+def _collect(model: GGMTLRegressor, plan: _Plan, found: np.ndarray) -> EdgeStability:
+    edges, n = plan.start.edges.reshape(-1, 2), len(model.tasks_)
+    weight = np.zeros(len(edges))
+    keys, reported = edges @ [n, 1], model.graph_.edges @ [n, 1]
+    here = np.isin(reported, keys)
+    weight[np.searchsorted(keys, reported[here])] = model.graph_.weights[here]
+    frequency = (found > 0).mean(axis=0)
+    low, high = np.percentile(found, _INTERVAL, axis=0) if len(edges) else (weight, weight)
+    shown = np.flatnonzero((frequency > 0) | (weight > 0))
+    order = shown[np.lexsort((-weight[shown], -frequency[shown]))]
+    return EdgeStability(
+        model.tasks_, edges[order], frequency[order], weight[order], low[order], high[order], len(found)
+    )

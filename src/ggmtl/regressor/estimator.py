@@ -1,0 +1,233 @@
+"""GGMTLRegressor: the scikit-learn shell around the learned graph; no algebra."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from ggmtl.bilevel import Settings
+from ggmtl.candidates import Candidates
+from ggmtl.errors import GGMTLError, ModelFileError
+from ggmtl.model_file import read_model
+from ggmtl.path import PathResult, fit_path
+from ggmtl.regressor.fitted import table_kind
+from ggmtl.regressor.growing import GrowingModel
+from ggmtl.regressor.parameters import check_parameters, criterion_used, settings_of
+from ggmtl.shell import LearnedModels, logger, verbose_logging
+from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics
+
+
+class GGMTLRegressor(GrowingModel):
+    """Graph-guided multi-task regression: every task's linear model, and which tasks are alike.
+
+    The models V minimise, given edge values e ∈ [0, 1],
+
+        ½ Σ_i ‖X_i w_i − y_i‖² + ½ Σ_ij e_ij (w_i − w_j)ᵀ Λ (w_i − w_j)
+            + ½ Σ_i (w_i − w_0)ᵀ H (w_i − w_0) + ½ρ Σ_i ‖w_i‖²
+
+    (w_0 is the common model, the *hub*), and the graph e, with the strengths Λ and H where they are not given,
+    minimises an outer criterion. X and y are scaled by pooled totals first, so units do not matter; all results are in the
+    units of the data.
+
+    Parameters
+    ----------
+    task : str or int, optional
+        Name (or index) of the column of X that holds the task. Alternatively pass ``tasks=`` to ``fit``.
+    penalty : {"squared_l2", "l2", "l1"}
+        How differences between linked models are penalised: squared; by their length (robust to a wrong edge);
+        coordinate by coordinate (tasks may share some coefficients only).
+    criterion : {"auto", "validation", "evidence"}
+        What a good graph is: one that predicts held-out rows (the paper), or one with the highest marginal
+        likelihood. ``"auto"`` takes evidence wherever it is defined (squared penalty with a hub).
+    coupling : "auto", float or array of shape (d + 1,)
+        Λ: learned, one number, or one per feature with the intercept last.
+    hub : bool
+        Whether all tasks are also drawn to a common model. ``False`` is the paper.
+    edge_l2, edge_l1 : float
+        ξ and η, sparsity terms of the outer problem.
+    edge_entropy : "auto" or float
+        γ. ``"auto"`` chooses along a sparsity path.
+    candidates : "knn", "complete", array of pairs, or KNN(), Complete(), Coordinates()
+        Which edges may exist.
+    validation : int, float or splitter
+        Folds, one share of rows to hold out (the paper: 0.2), or a scikit-learn splitter.
+    edge_solver : {"quasi_newton", "projected_gradient", "closed_form"}
+        How the validation criterion is minimised.
+    hypergradient : {"exact", "frozen"}
+        For the penalties that are not squared.
+    fit_intercept, standardize : bool
+    ridge : float
+        ρ, on slopes only.
+    unseen : {"error", "hub"}
+        What ``predict`` does with a task that was not in the training data.
+    max_iter : int
+        Outer steps.
+    tol : float
+        Outer tolerance: largest entry of the projected gradient, relative to the criterion.
+    n_jobs : int, optional
+        Processes for cross-validation.
+    random_state : int, optional
+        Seed of the folds.
+    verbose : int
+        1: progress through the logger ``ggmtl``.
+
+    Attributes
+    ----------
+    coef_, intercept_ : arrays of shape (n_tasks, d) and (n_tasks,)
+        Models, in the units of the data.
+    tasks_ : array of shape (n_tasks,)
+        Task labels, sorted.
+    graph_ : TaskGraph
+        The selected edges, with weights in [0, 1] that are comparable between tasks.
+    edges_, edge_weights_ : arrays of shape (m, 2) and (m,)
+        All edges of the final solve and their w = λe.
+    coupling_, hub_strength_ : arrays of shape (d + 1,)
+        Λ and H in scaled units, intercept last.
+    hub_coef_, hub_intercept_ : array of shape (d,) and float
+        The common model.
+    path_ : list of dict
+        One entry per level considered: name, edges, honest error, criterion, whether chosen.
+    validation_error_ : float or None
+        Root mean squared error on rows that the models had not seen, everything relearned without them.
+    history_, n_iter_, converged_, status_
+        How the outer problem ended.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ggmtl import GGMTLRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X, tasks = rng.normal(size=(120, 2)), np.repeat(["a", "b", "c"], 40)
+    >>> slope = np.repeat([1.0, 1.1, -2.0], 40)
+    >>> y = slope * X[:, 0] + 0.1 * rng.normal(size=120)
+    >>> model = GGMTLRegressor().fit(X, y, tasks=tasks)
+    >>> model.coef_.shape
+    (3, 2)
+    """
+
+    def __init__(
+        self,
+        task: str | int | None = None,
+        *,
+        penalty: str = "squared_l2",
+        criterion: str = "auto",
+        coupling: str | float | np.ndarray = "auto",
+        hub: bool = True,
+        edge_l2: float = 0.0,
+        edge_l1: float = 0.0,
+        edge_entropy: str | float = "auto",
+        candidates: str | Candidates | np.ndarray = "knn",
+        validation: Any = 5,
+        edge_solver: str = "quasi_newton",
+        hypergradient: str = "exact",
+        fit_intercept: bool = True,
+        standardize: bool = True,
+        ridge: float = 1e-6,
+        unseen: str = "error",
+        max_iter: int = 200,
+        tol: float = 1e-5,
+        n_jobs: int | None = None,
+        random_state: int | None = None,
+        verbose: int = 0,
+    ):
+        self.task = task
+        self.penalty = penalty
+        self.criterion = criterion
+        self.coupling = coupling
+        self.hub = hub
+        self.edge_l2 = edge_l2
+        self.edge_l1 = edge_l1
+        self.edge_entropy = edge_entropy
+        self.candidates = candidates
+        self.validation = validation
+        self.edge_solver = edge_solver
+        self.hypergradient = hypergradient
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.ridge = ridge
+        self.unseen = unseen
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None, tasks: Any = None, *, sample_weight: Any = None, groups: Any = None):
+        """Learn every task's model and the graph.
+
+        Parameters
+        ----------
+        X : data frame or array of shape (rows, columns)
+            Features in long form, with the task column if `task` names one; or a list of pairs ``(X_i, y_i)``.
+        y : array of shape (rows,) or (rows, n_tasks)
+            Target; two-dimensional: one task per column, all with the same `X`.
+        tasks : array of shape (rows,), optional
+            Task labels, instead of a task column in `X`.
+        sample_weight : array of shape (rows,), optional
+            Weights of the rows; a weight of two counts a row twice.
+        groups : array of shape (rows,), optional
+            Rows of one group stay in one fold.
+
+        Returns
+        -------
+        self
+        """
+        self._table_kind = table_kind(X)
+        return super().fit(X, y, tasks, sample_weight=sample_weight, groups=groups)
+
+    def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
+        check_parameters(self)
+        self._statistics = statistics
+        self._standard_errors = self._noise = self._posterior_kept = None
+        self._attached = []
+        settings = settings_of(self, folds[0].n_features)
+        folded = FoldedLoss(tuple(folds), self._scored_from)
+        with verbose_logging(self.verbose):
+            result = fit_path(
+                folded,
+                settings,
+                self.tasks_,
+                criterion=criterion_used(self),
+                choose_entropy=self.edge_entropy == "auto",
+                n_jobs=self.n_jobs,
+            )
+        self._warn_unless_converged(result)
+        return self._models(result, settings)
+
+    def _models(self, result: PathResult, settings: Settings) -> LearnedModels:
+        path = {"path_": result.table(self._scaling.target_scale, settings.slopes)}
+        graph = result.reported_graph(self.tasks_, settings.slopes)
+        return self._learned(result, settings, graph, path)
+
+    def _warn_unless_converged(self, result: PathResult) -> None:
+        fit = result.best
+        if fit.status == "max_iter":
+            warnings.warn(
+                f"The outer problem stopped after max_iter={self.max_iter} steps with a projected gradient of "
+                f"{fit.certificate:.1e} (tol={self.tol:g}). Increase max_iter or tol.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        logger.info("%s: %d steps, %s", result.criterion, fit.iterations, fit.status)
+
+
+def load_model(path: str | Path) -> GGMTLRegressor:
+    """Read a model that :meth:`GGMTLRegressor.save` wrote.
+
+    Nothing in the file is executed. A file that is damaged, truncated, foreign or too new raises
+    :class:`ggmtl.errors.ModelFileError`.
+    """
+    state = read_model(path)
+    known = inspect.signature(GGMTLRegressor).parameters
+    unknown = [name for name in state.parameters if name not in known]
+    if unknown:
+        raise ModelFileError(f"{path} has a parameter that this version of ggmtl does not know: {unknown[0]!r}.")
+    try:
+        return GGMTLRegressor(**state.parameters)._restore(state)
+    except (KeyError, TypeError, ValueError, IndexError, GGMTLError) as error:
+        raise ModelFileError(f"{path} is damaged: its parts do not fit together ({error}).") from error

@@ -1,0 +1,202 @@
+"""What a fitted model can do: predict with uncertainty, show its coefficients, go into a file."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from pathlib import Path
+from typing import Any, Self
+
+import narwhals.stable.v1 as nw
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from ggmtl.bilevel import GraphFit, Settings
+from ggmtl.errors import InputError
+from ggmtl.graph import TaskGraph
+from ggmtl.model_file import ModelState, write_model
+from ggmtl.path import PathResult
+from ggmtl.posterior import Posterior, noise_variance, posterior_of
+from ggmtl.regressor.parameters import check_parameters, settings_of
+from ggmtl.shell import LearnedModels, TaskRegressor
+from ggmtl.statistics import FoldedLoss, TaskStatistics
+from ggmtl.tasks import locate_tasks
+
+# Plain data of a fitted model that a file keeps beside its arrays.
+_FACTS = ("path_", "_reads_tasks", "_target_is_matrix", "_scored_from", "_table_kind", "_attached", "_named")
+
+
+class FittedModel(TaskRegressor):
+    """Methods of a regressor whose models come from a :class:`~ggmtl.path.PathResult`."""
+
+    hub: bool
+    _path_result: PathResult
+    _settings_used: Settings
+    _table_kind: str | None = None
+
+    def predict(self, X: Any, tasks: Any = None, return_std: bool = False) -> Any:
+        """Predict the target of rows.
+
+        Parameters
+        ----------
+        X : data frame or array
+            As in ``fit``.
+        tasks : array of shape (rows,), optional
+            Task labels, where they were given to ``fit`` in this way.
+        return_std : bool
+            Also return the standard deviation of a new observation about each prediction.
+
+        Returns
+        -------
+        array of shape (rows,), or (rows, n_tasks) where ``fit`` was given one task per column of y; with
+        ``return_std`` a pair of such arrays
+        """
+        values = super().predict(X, tasks)
+        if not return_std:
+            return values
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            matrix, labels = self._read_rows(X, tasks)
+        n = len(self.tasks_)
+        position = np.tile(np.arange(n), len(matrix)) if labels is None else locate_tasks(self.tasks_, labels)
+        rows = self._scaling.design_rows(matrix)
+        rows = np.repeat(rows, n, axis=0) if labels is None else rows
+        deviation = self._posterior().standard_deviations(rows, position) * self._scaling.target_scale
+        return values, deviation.reshape(np.shape(values))
+
+    def coefficients(self) -> Any:
+        """All coefficients with their standard errors, in the units of the data, as a tidy table.
+
+        The columns are task, feature, coefficient and standard_error; the feature of an intercept is
+        ``"(intercept)"``. The table is of the kind given to ``fit``, else of pandas or polars, whichever is
+        installed, else a dict of arrays.
+        """
+        check_is_fitted(self, "coef_")
+        names = [*self.feature_names_, *(["(intercept)"] if self.fit_intercept else [])]
+        values = np.column_stack([self.coef_, self.intercept_]) if self.fit_intercept else self.coef_
+        columns = {
+            "task": np.repeat(self.tasks_, len(names)),
+            "feature": np.tile(np.array(names, dtype=str), len(self.tasks_)),
+            "coefficient": values.ravel(),
+            "standard_error": self._standard_errors_used().ravel(),
+        }
+        kind = self._table_kind or next((k for k in ("pandas", "polars") if importlib.util.find_spec(k)), None)
+        return columns if kind is None else nw.from_dict(columns, backend=kind).to_native()
+
+    def summary(self) -> str:
+        """What was found, in words."""
+        check_is_fitted(self, "coef_")
+        from ggmtl.summary import describe, summarize
+
+        return describe(summarize(self))
+
+    def save(self, path: str | Path, keep_statistics: bool = False) -> None:
+        """Write the model to one small file that holds data only; :func:`ggmtl.load_model` reads it.
+
+        Parameters
+        ----------
+        path : str or Path
+        keep_statistics : bool
+            Also store the statistics of the rows, which ``partial_fit``, standard deviations of predictions and
+            explanations of edges need.
+        """
+        check_is_fitted(self, "coef_")
+        statistics = self._kept_statistics("save(keep_statistics=True)") if keep_statistics else None
+        write_model(
+            path,
+            ModelState(
+                self.get_params(deep=False),
+                {name: getattr(self, name, None) for name in _FACTS} | {"_named": hasattr(self, "feature_names_in_")},
+                self.tasks_,
+                tuple(self.feature_names_),
+                self._scaling,
+                self._path_result,
+                self.graph_,
+                self._noise_variance(),
+                self._standard_errors_used(),
+                statistics,
+            ),
+        )
+
+    # ------------------------------------------------------------------ from results to attributes
+
+    def _learned(
+        self, result: PathResult, settings: Settings, graph: TaskGraph, attributes: dict[str, Any]
+    ) -> LearnedModels:
+        fit = result.best
+        weights = fit.edge_weights(settings.slopes)
+        present = weights > 0
+        error = result.honest_error()
+        attributes = attributes | {
+            "edges_": fit.edges[present],
+            "edge_weights_": weights[present],
+            "coupling_": fit.coupling,
+            "hub_strength_": fit.hub,
+            "history_": list(fit.history),
+            "n_iter_": max(fit.iterations, 1),
+            "status_": fit.status,
+            "converged_": fit.status in ("converged", "flat"),
+            "validation_error_": None if error is None else float(np.sqrt(error)) * self._scaling.target_scale,
+            "criterion_": result.criterion,
+            "_path_result": result,
+            "_settings_used": settings,
+        }
+        return LearnedModels(fit.coefficients, graph, fit.common_model() if self.hub else None, attributes)
+
+    @property
+    def _fit_used(self) -> GraphFit:
+        return self._path_result.best
+
+    def _folded(self) -> FoldedLoss:
+        """The scaled loss of every fold."""
+        return FoldedLoss(tuple(self._scaling.design(self._kept_statistics("this"))), self._scored_from)
+
+    def _posterior(self) -> Posterior:
+        if self._posterior_kept is None:
+            self._kept_statistics("return_std=True")
+            joint = posterior_of(self._fit_used, self._folded().total, self._settings_used)
+            # Tasks attached later were given a prior of their own, the others held fixed.
+            for label, covariance in self._attached:
+                joint.covariance[locate_tasks(self.tasks_, np.array([label]))[0]] = covariance
+            self._posterior_kept = joint
+        return self._posterior_kept
+
+    def _noise_variance(self) -> float:
+        if self._noise is None:
+            self._noise = noise_variance(self._fit_used, self._folded().total, self._settings_used)
+        return self._noise
+
+    def _standard_errors_used(self) -> np.ndarray:
+        if self._standard_errors is None:
+            self._standard_errors = self._posterior().standard_errors(self._scaling)
+        return self._standard_errors
+
+    def _kept_statistics(self, purpose: str) -> TaskStatistics:
+        check_is_fitted(self, "coef_")
+        if self._statistics is None:
+            raise InputError(
+                f"{purpose} needs the statistics of the rows, but the model was saved without them. "
+                "Save it with keep_statistics=True."
+            )
+        return self._statistics
+
+    def _restore(self, state: ModelState) -> Self:
+        """Become the model that a file describes."""
+        for name in _FACTS:
+            setattr(self, name, state.facts[name])
+        self.tasks_, self.feature_names_, self._scaling = state.task_names, state.feature_names, state.scaling
+        self.n_features_in_ = len(state.feature_names)
+        if self._named:
+            self.feature_names_in_ = np.array(state.feature_names, dtype=object)
+        self._statistics, self._standard_errors = state.statistics, state.standard_errors
+        self._noise, self._posterior_kept = state.noise, None
+        check_parameters(self)
+        settings = settings_of(self, state.result.best.coefficients.shape[1])
+        self._set_models(self._learned(state.result, settings, state.graph, {"path_": self.path_}))
+        return self
+
+
+def table_kind(X: Any) -> str | None:
+    """The library of a data frame, None for anything else."""
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    return frame.implementation.value if isinstance(frame, nw.DataFrame) else None

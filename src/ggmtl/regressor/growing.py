@@ -1,0 +1,178 @@
+"""More rows, and more tasks, for a model that is already fitted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import narwhals.stable.v1 as nw
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from ggmtl.errors import InputError, ParameterError
+from ggmtl.graph import TaskGraph
+from ggmtl.path import FoldErrors, PathResult
+from ggmtl.posterior import AttachedTask, attach, insert_task, user_units
+from ggmtl.regressor.fitted import FittedModel
+from ggmtl.statistics import TaskStatistics, deal_folds
+from ggmtl.tasks import TaskData, locate_tasks, read_labels, read_training
+
+
+class GrowingModel(FittedModel):
+    """Methods that add to a fitted model."""
+
+    def partial_fit(self, X: Any, y: Any = None, tasks: Any = None, forget: float = 1.0, *, sample_weight: Any = None):
+        """Learn from more rows; the old ones are not needed, their statistics are.
+
+        Everything is learned anew from the statistics of all rows, so the result is that of
+        ``fit_statistics(forget · old + new)``. New tasks are welcome.
+
+        Parameters
+        ----------
+        X, y, tasks, sample_weight
+            As in ``fit``.
+        forget : float
+            What an old row counts beside a new one, in (0, 1].
+
+        Returns
+        -------
+        self
+        """
+        if not hasattr(self, "coef_"):
+            return self.fit(X, y, tasks, sample_weight=sample_weight)
+        if not isinstance(forget, (int, float)) or not 0 < forget <= 1:
+            raise ParameterError(f"forget must lie above 0 and at most at 1. Got {forget!r} instead.")
+        old = self._kept_statistics("partial_fit")
+        data = self._read_more(X, y, tasks, sample_weight)
+        faded = replace(old, cross=forget * old.cross)
+        return self._fit(faded + self._collect(data, old))
+
+    def add_task(self, name: Any, X: Any = None, y: Any = None):
+        """Attach a new task without refitting the others.
+
+        Neighbours and their strength are chosen by the evidence of the task's own rows; without rows it gets the
+        common model. Rows may be as few as one.
+
+        Parameters
+        ----------
+        name : str, int, …
+            Label of the task, of the kind of the others.
+        X, y : data frame or array of shape (rows, d), and array of shape (rows,), optional
+            Its rows.
+
+        Returns
+        -------
+        self
+        """
+        check_is_fitted(self, "coef_")
+        label = self._new_label(name)
+        data = None if X is None or len(X) == 0 else self._read_task(label, X, y)
+        if data is None:
+            width = self.n_features_in_ + 2
+            rows = TaskStatistics(
+                np.zeros((1, 1, width, width)), np.zeros(width - 1), label, tuple(self.feature_names_)
+            )
+        else:
+            rows = TaskStatistics.from_data(data)
+        attached = attach(self._fit_used, self._scaling.design(rows)[0], self._noise_variance())
+        self._insert(label, attached)
+        if self._statistics is not None:
+            empty = np.zeros_like(self._statistics.cross[:, :1])
+            more = replace(self._statistics, cross=empty, task_names=label)
+            self._statistics = self._statistics + (more if data is None else self._collect(data, self._statistics))
+        return self
+
+    def _read_more(self, X: Any, y: Any, tasks: Any, sample_weight: Any) -> TaskData:
+        data = read_training(X, y, tasks, task=self.task, sample_weight=sample_weight, estimator=type(self).__name__)
+        if (self.task is not None or tasks is not None or y is None) != self._reads_tasks:
+            raise InputError(
+                "The model was fitted "
+                + ("with tasks: give them here too, as tasks=." if self._reads_tasks else "without tasks.")
+            )
+        if data.tasks.dtype.kind in "US" and self.tasks_.dtype.kind not in "US":
+            raise InputError(f"The task labels must be of the kind {self.tasks_.dtype}, as in fit.")
+        return self._check_features(data)
+
+    def _check_features(self, data: TaskData) -> TaskData:
+        width = data.X.shape[1]
+        if width != self.n_features_in_:
+            raise InputError(
+                f"X has {width} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
+            )
+        known = tuple(self.feature_names_)
+        if data.feature_names is not None and hasattr(self, "feature_names_in_") and data.feature_names != known:
+            raise InputError(
+                "The feature names should match those that were passed during fit.\n"
+                f"Fitted: {list(known)}\nGiven: {list(data.feature_names)}"
+            )
+        return replace(data, feature_names=known)
+
+    def _collect(self, data: TaskData, like: TaskStatistics) -> TaskStatistics:
+        """Statistics of rows, dealt into folds by the rule that dealt the others."""
+        if not like.n_folds:
+            return TaskStatistics.from_data(data)
+        if self._scored_from or hasattr(self.validation, "split"):
+            folds = self._deal(data)
+        else:
+            folds = deal_folds(data, like.n_folds, 0 if self.random_state is None else int(self.random_state))
+        part = TaskStatistics.from_data(data, np.asarray(folds))
+        missing = like.n_folds - len(part.cross)
+        if missing < 0:
+            raise InputError(f"The splitter deals the new rows into more than the {like.n_folds} folds of the others.")
+        return replace(part, cross=np.concatenate([part.cross, np.zeros((missing, *part.cross.shape[1:]))]))
+
+    def _new_label(self, name: Any) -> np.ndarray:
+        if not self._reads_tasks and not self._target_is_matrix:
+            raise InputError("The model was fitted without tasks, so there is nothing to attach a task to.")
+        label = read_labels([name], "name", 1)
+        if (label.dtype.kind in "US") != (self.tasks_.dtype.kind in "US"):
+            raise InputError(
+                f"name must be of the kind of the other labels ({self.tasks_.dtype}). Got {name!r} instead."
+            )
+        if locate_tasks(self.tasks_, label)[0] >= 0:
+            raise InputError(f"Task {name!r} is already there. Use partial_fit to give it more rows.")
+        return label
+
+    def _read_task(self, label: np.ndarray, X: Any, y: Any) -> TaskData:
+        """Rows of one new task; a task column may be there, and must then name this task."""
+        frame = nw.from_native(X, eager_only=True, pass_through=True)
+        named = isinstance(frame, nw.DataFrame) and self.task in frame.columns
+        numbered = isinstance(self.task, (int, np.integer)) and np.shape(X)[1:] == (self.n_features_in_ + 1,)
+        if named or numbered:
+            data = read_training(X, y, task=self.task, estimator=type(self).__name__)
+            if (data.tasks != label[0]).any():
+                raise InputError(f"add_task({label[0]!r}, …): column {self.task!r} of X names other tasks.")
+        else:
+            data = read_training(X, y, np.repeat(label, len(X)), estimator=type(self).__name__)
+        return self._check_features(data)
+
+    def _insert(self, label: np.ndarray, attached: AttachedTask) -> None:
+        """Take a task in at its place among the sorted labels."""
+        position = int(np.searchsorted(self.tasks_, label[0]))
+        old, result, graph = self._fit_used, self._path_result, self.graph_
+        fit = insert_task(old, attached, position)
+        levels = [replace(level, coefficients=level.coefficients[:0]) for level in result.levels]
+        levels[result.chosen] = fit
+        errors = result.errors and FoldErrors(
+            np.insert(result.errors.squared, position, 0.0, axis=2),
+            np.insert(result.errors.count, position, 0.0, axis=1),
+        )
+        names = np.concatenate([self.tasks_[:position], label, self.tasks_[position:]])
+        new = slice(len(old.edges), None)
+        heaviest = np.zeros(len(names))
+        np.maximum.at(heaviest, fit.edges.ravel(), np.repeat(fit.edge_values, 2))
+        weights = np.sqrt(attached.edge_value / heaviest[fit.edges[new].sum(axis=1) - position])
+        grown = TaskGraph(
+            np.concatenate([graph.edges + (graph.edges >= position), fit.edges[new]]),
+            np.append(graph.weights, weights),
+            names,
+        )
+        if self._standard_errors is not None:
+            T = user_units(self._scaling)
+            variance = self._noise_variance() * np.diag(T @ attached.covariance @ T.T)
+            self._standard_errors = np.insert(self._standard_errors, position, np.sqrt(variance), axis=0)
+        self._posterior_kept, self.tasks_ = None, names
+        if np.isfinite(fit.hub).all():
+            self._attached = [*self._attached, (label[0], attached.covariance)]
+        result = PathResult(tuple(levels), errors, result.chosen, result.criterion)
+        self._set_models(self._learned(result, self._settings_used, grown, {"path_": self.path_}))

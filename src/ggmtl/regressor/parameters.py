@@ -1,0 +1,111 @@
+"""The regressor's parameters: what goes with what, and what it means to the learner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ggmtl.bilevel import EDGE_SOLVERS, Settings
+from ggmtl.candidates import as_candidates
+from ggmtl.criteria import Sparsity
+from ggmtl.errors import ParameterError, check_choice
+from ggmtl.hypergradient import MODES
+from ggmtl.inner import PENALTIES
+
+CRITERIA = ("auto", "validation", "evidence")
+
+
+def settings_of(model: Any, width: int) -> Settings:
+    """What the learner needs to know, in its own terms; `width` coefficients per task."""
+    slopes = np.ones(width, dtype=bool)
+    if model.fit_intercept:
+        slopes[-1] = False
+    entropy = 0.0 if model.edge_entropy == "auto" else _number("edge_entropy", model.edge_entropy)
+    return Settings(
+        penalty=model.penalty,
+        candidates=as_candidates(model.candidates),
+        coupling=_coupling(model, width),
+        hub=bool(model.hub),
+        slopes=slopes,
+        sparsity=Sparsity(_number("edge_l2", model.edge_l2), _number("edge_l1", model.edge_l1), entropy),
+        edge_solver=model.edge_solver,
+        hypergradient=model.hypergradient,
+        ridge=_number("ridge", model.ridge),
+        max_iter=int(_number("max_iter", model.max_iter)),
+        tol=_number("tol", model.tol),
+    )
+
+
+def _coupling(model: Any, width: int) -> np.ndarray | None:
+    if isinstance(model.coupling, str):
+        check_choice("coupling", model.coupling, ("auto",))
+        return None
+    values = np.asarray(model.coupling, dtype=np.float64)
+    if values.shape not in ((), (width,)):
+        raise ParameterError(
+            f"coupling must be 'auto', a number, or an array with one entry per feature"
+            f"{' and the intercept last' if model.fit_intercept else ''}, shape ({width},). Got shape {values.shape}."
+        )
+    if not np.isfinite(values).all() or (values < 0).any():
+        raise ParameterError("coupling must be finite and not negative.")
+    return np.broadcast_to(values, (width,)).copy()
+
+
+def criterion_used(model: Any) -> str:
+    """What ``criterion="auto"`` stands for."""
+    if model.criterion != "auto":
+        return model.criterion
+    plain = (
+        model.penalty == "squared_l2"
+        and model.hub
+        and isinstance(model.coupling, str)
+        and model.edge_entropy == "auto"
+        and model.edge_l1 == model.edge_l2 == 0
+        and model.edge_solver == "quasi_newton"
+    )
+    return "evidence" if plain else "validation"
+
+
+def check_parameters(model: Any) -> None:
+    """Refuse values and combinations that have no meaning, with the reason."""
+    check_choice("penalty", model.penalty, PENALTIES)
+    check_choice("criterion", model.criterion, CRITERIA)
+    check_choice("edge_solver", model.edge_solver, EDGE_SOLVERS)
+    check_choice("hypergradient", model.hypergradient, MODES)
+    if isinstance(model.edge_entropy, str):
+        check_choice("edge_entropy", model.edge_entropy, ("auto",))
+    squared = model.penalty == "squared_l2"
+    if model.hypergradient == "frozen" and squared:
+        raise ParameterError('hypergradient="frozen" is for penalty="l2" and "l1"; the squared penalty has one form.')
+    if model.criterion == "evidence":
+        if not squared or not model.hub:
+            raise ParameterError(
+                'criterion="evidence" needs penalty="squared_l2" and hub=True: only there is the marginal likelihood '
+                'in closed form and finite for every graph. Use criterion="validation".'
+            )
+        if not isinstance(model.coupling, str) or model.edge_entropy != "auto" or model.edge_l1 or model.edge_l2:
+            raise ParameterError(
+                'criterion="evidence" learns every strength and chooses the sparsity itself: leave coupling and '
+                'edge_entropy at "auto" and edge_l1, edge_l2 at 0, or use criterion="validation".'
+            )
+    if model.edge_solver == "closed_form" and not (
+        squared
+        and model.edge_l1 > 0
+        and model.edge_l2 == 0
+        and model.edge_entropy == 0
+        and model.criterion != "evidence"
+    ):
+        raise ParameterError(
+            'edge_solver="closed_form" is the paper\'s theorem for penalty="squared_l2", criterion="validation", '
+            f"edge_l1 > 0, edge_l2 = 0, edge_entropy = 0. Got penalty={model.penalty!r}, edge_l1={model.edge_l1!r}, "
+            f"edge_l2={model.edge_l2!r}, edge_entropy={model.edge_entropy!r} instead."
+        )
+    if not isinstance(model.coupling, str) and np.ndim(model.coupling) == 1 and not squared:
+        raise ParameterError('One coupling per feature needs penalty="squared_l2". Give a single number instead.')
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, (bool, str)) or not np.isscalar(value) or not np.isfinite(value) or value < 0:
+        raise ParameterError(f"{name} must be a finite number, not negative. Got {value!r} instead.")
+    return float(value)

@@ -1,0 +1,80 @@
+"""Summary → page. Names are untrusted: they enter as JSON that cannot end its script, and are set as text only."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ggmtl.errors import require
+from ggmtl.graph.exports import write_whole
+from ggmtl.report.places import place_tasks
+from ggmtl.summary import describe_graph, summarize
+
+# Escapes that JSON reads back and HTML cannot mistake for markup; the last two end a line in old scripts.
+_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+_DIGITS = 6
+
+
+def write_report(model: Any, path: str | Path, title: str | None = None) -> Path:
+    """Write a self-contained HTML page about a fitted model.
+
+    Parameters
+    ----------
+    model : fitted regressor of this package
+    path : str or Path
+        File to write; it appears whole or not at all.
+    title : str, optional
+        Heading of the page.
+
+    Returns
+    -------
+    Path
+        The file written.
+    """
+    write_whole(path, render_report(summarize(model), title).encode("utf-8", errors="replace"))
+    return Path(path)
+
+
+def render_report(summary: dict[str, Any], title: str | None = None) -> str:
+    """The page of a summary as text."""
+    jinja2 = require("jinja2", "report", "The report")
+    folder = files("ggmtl.report")
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    template = environment.from_string((folder / "page.html.jinja").read_text(encoding="utf-8"))
+    markup = require("markupsafe", "report", "The report").Markup
+    return template.render(
+        title=title or f"Which of the {summary['n_tasks']:,} tasks are alike",
+        summary=summary,
+        graph_words=describe_graph(summary),
+        style=markup((folder / "page.css").read_text(encoding="utf-8")),
+        script=markup((folder / "page.js").read_text(encoding="utf-8")),
+        data=markup(script_json(_payload(summary))),
+    )
+
+
+def script_json(value: Any) -> str:
+    """JSON that is safe inside a script element."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for letter, escape in _ESCAPES.items():
+        text = text.replace(letter, escape)
+    return text
+
+
+def _payload(summary: dict[str, Any]) -> dict[str, Any]:
+    """What the page's script draws: the summary without what it can work out itself, numbers cut to six digits."""
+    places, by_models = place_tasks(summary)
+    graph = {key: value for key, value in summary["graph"].items() if key not in ("differences", "edges")}
+    kept = ("features", "tasks", "path", "sharing", "verdict", "n_tasks")
+    payload = {key: summary[key] for key in kept}
+    edges = summary["graph"]["edges"]
+    return _short({**payload, "graph": graph, "edges": edges, "places": places, "placed_by_models": by_models})
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: _short(entry) for key, entry in value.items()}
+    return [_short(entry) for entry in value] if isinstance(value, list) else value

@@ -1,0 +1,116 @@
+"""Where the page draws the tasks: linked tasks near each other, or, without links, alike models near each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from ggmtl.graph import TaskGraph
+from ggmtl.plot.layout import positions
+
+# Above so many tasks, clusters are placed as discs, and their members inside them.
+_MAX_PLACED_ONE_BY_ONE = 600
+_GOLDEN_ANGLE = np.pi * (3.0 - np.sqrt(5.0))
+_ROUNDS = 300
+
+
+def place_tasks(summary: dict[str, Any]) -> tuple[list[list[float]], bool]:
+    """Points of the tasks, and whether they follow the models because there is no link to follow."""
+    edges, clusters = _links(summary)
+    if not edges:
+        return np.round(_by_models(summary), 3).tolist(), True
+    graph = TaskGraph(
+        [edge[:2] for edge in edges], [max(edge[2], 1e-6) for edge in edges], np.arange(summary["n_tasks"])
+    )
+    if graph.n_tasks <= _MAX_PLACED_ONE_BY_ONE:
+        points = positions(graph)
+    else:
+        points = _by_clusters(graph, np.asarray(clusters))
+    return np.round(points, 3).tolist(), False
+
+
+def _links(summary: dict[str, Any]) -> tuple[list[list[float]], list[int]]:
+    """Links of the chosen graph; where it has none, those of the sparsest level that has some."""
+    if summary["graph"]["edges"]:
+        return summary["graph"]["edges"], [task["cluster"] for task in summary["tasks"]]
+    others = [level for level in summary["path"]["levels"] if level["edges"]]
+    sparsest = min(others, key=lambda level: len(level["edges"]), default=None)
+    return (sparsest["edges"], sparsest["clusters"]) if sparsest else ([], [])
+
+
+def _by_models(summary: dict[str, Any]) -> np.ndarray:
+    """First two principal components of the coefficients, each coefficient in units of its spread."""
+    values = np.array([task["coefficients"] for task in summary["tasks"]], dtype=float)
+    spread = values.std(axis=0)
+    varying = spread > 1e-9 * np.maximum(np.abs(values).max(axis=0), 1e-300)
+    if len(values) < 3 or not varying.any():
+        side = int(np.ceil(np.sqrt(1.6 * len(values))))
+        place = np.arange(len(values))
+        return np.column_stack([place % side, place // side]).astype(float)
+    scaled = (values - values.mean(axis=0))[:, varying] / spread[varying]
+    left, size, _ = np.linalg.svd(scaled, full_matrices=False)
+    points = (left * size)[:, :2]
+    points = points if points.shape[1] == 2 else np.column_stack([points, np.zeros(len(points))])
+    # The sign of a singular vector is arbitrary; fixing it keeps the page the same on every machine.
+    sign = np.where(points[np.abs(points).argmax(axis=0), [0, 1]] < 0, -1.0, 1.0)
+    return _spread_evenly(points * sign)
+
+
+def _spread_evenly(points: np.ndarray) -> np.ndarray:
+    """Half way from distances to ranks: outliers stay outside without pressing the rest together."""
+    n = len(points)
+    ranks = points.argsort(axis=0, kind="stable").argsort(axis=0) / max(n - 1, 1)
+    span = np.ptp(points, axis=0)
+    share = (points - points.min(axis=0)) / np.where(span > 0, span, 1.0)
+    return (0.5 * ranks + 0.5 * share) * np.sqrt(n) * np.array([1.6, 1.0])
+
+
+def _by_clusters(graph: TaskGraph, clusters: np.ndarray) -> np.ndarray:
+    """Clusters as discs pushed apart until none overlap; members on a sunflower inside."""
+    sizes = np.bincount(clusters)
+    radius = 0.62 * np.sqrt(sizes) + 0.35
+    centres = _apart(_disc_starts(graph, clusters, sizes), radius)
+    rank = np.empty(len(clusters), dtype=np.int64)
+    for members in np.split(np.argsort(clusters, kind="stable"), np.cumsum(sizes)[:-1]):
+        rank[members] = np.arange(len(members))
+    distance = 0.62 * np.sqrt(rank + 0.5 * (sizes[clusters] > 1) - 0.0)
+    angle = _GOLDEN_ANGLE * rank
+    inside = distance[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
+    return centres[clusters] + np.where(sizes[clusters][:, None] > 1, inside, 0.0)
+
+
+def _disc_starts(graph: TaskGraph, clusters: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """A sunflower of discs, linked ones drawn together by averaging with their neighbours."""
+    n = len(sizes)
+    place = np.arange(n)
+    area = np.cumsum((0.62 * np.sqrt(sizes) + 0.35) ** 2)
+    start = 1.3 * np.sqrt(area)[:, None] * np.column_stack(
+        [1.4 * np.cos(_GOLDEN_ANGLE * place), np.sin(_GOLDEN_ANGLE * place)]
+    )
+    i, j = clusters[graph.edges].T
+    between = sparse.csr_array(sparse.coo_array((graph.weights, (i, j)), shape=(n, n)))
+    between = between + between.T
+    total = np.asarray(between.sum(axis=1)).ravel()
+    points = start.copy()
+    for _ in range(30):
+        mean = np.asarray(between @ points) / np.maximum(total, 1e-12)[:, None]
+        points = np.where(total[:, None] > 0, 0.5 * start + 0.5 * mean, start)
+    return points
+
+
+def _apart(points: np.ndarray, radius: np.ndarray) -> np.ndarray:
+    """Push overlapping discs apart, a little in each round; large ones move less."""
+    points = points.copy()
+    least = radius[:, None] + radius + 0.4
+    np.fill_diagonal(least, 0.0)
+    for _ in range(_ROUNDS):
+        offset = points[:, None] - points
+        distance = np.maximum(np.sqrt((offset**2).sum(axis=2)), 1e-6)
+        overlap = np.maximum(least - distance, 0.0)
+        if overlap.max() < 0.05:
+            break
+        share = radius**2 / (radius[:, None] ** 2 + radius**2)
+        points += np.einsum("ij,ijc->ic", 0.5 * overlap * share / distance, offset)
+    return points
