@@ -13,8 +13,9 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.linalg.lapack import dpocon
 
+from ggmtl import kernels
 from ggmtl.errors import SingularSystemError, SolverError, check_choice
-from ggmtl.system import Preconditioner, TaskSystem, TwoLevel, make_preconditioner
+from ggmtl.system import BlockJacobi, Preconditioner, TaskSystem, TwoLevel, make_preconditioner
 
 # A Cholesky factor of this order costs about as much as one iterative solve.
 DIRECT_SIZE = 250
@@ -119,6 +120,7 @@ class ConjugateGradient:
         goal = tol * _norms(right)
         value = np.zeros_like(right) if start is None else start.copy()
         per_cycle = 1 + (self.preconditioner.applications if isinstance(self.preconditioner, TwoLevel) else 0)
+        cycle = self._compiled_cycle(right, tol)
         iterations, applications, best = 0, 0, np.inf
         status = "max_iter"
         # Each round ends with the true residual; rounding makes the recursive one too small in hard cases.
@@ -135,10 +137,31 @@ class ConjugateGradient:
                 status = "stalled"
                 break
             best = norm.max()
-            steps = self._round(value, residual, goal, self.max_iter - iterations)
+            remaining = self.max_iter - iterations
+            if cycle is None:
+                steps = self._round(value, residual, goal, remaining)
+            else:
+                operator = self.system.operator
+                steps = kernels.conjugate_gradient(operator, cycle, value, residual, float(goal), remaining, _PATIENCE)
             iterations += steps
             applications += steps * per_cycle
         return Solution(value, iterations, _relative_residual(residual, right), status, applications)
+
+    def _compiled_cycle(self, right: np.ndarray, tol: float) -> kernels.Cycle | None:
+        """The preconditioner for the fused kernel, or None where the kernel does not apply.
+
+        It takes one right-hand side, one weight per edge, and block-Jacobi or the two-level cycle of this very
+        system with a dense graph level.
+        """
+        system, preconditioner = self.system, self.preconditioner
+        # A subclass may apply something else.
+        if right.ndim != 2 or type(system) is not TaskSystem or not system.is_separable:
+            return None
+        if isinstance(preconditioner, BlockJacobi):
+            return preconditioner.cycle(preconditioner.inverts(system, right, 0.1 * tol))
+        if isinstance(preconditioner, TwoLevel) and preconditioner.system is system:
+            return preconditioner.cycle(preconditioner.smoother.inverts(system, right, 0.1 * tol))
+        return None
 
     def _round(self, value: np.ndarray, residual: np.ndarray, goal: np.ndarray, max_iter: int) -> int:
         """Run conjugate gradients in place; return the number of steps."""

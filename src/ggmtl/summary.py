@@ -83,10 +83,12 @@ def _levels(model: Any) -> list[dict[str, Any]]:
     slopes = _slopes(model)
     levels = []
     for k, row in enumerate(table):
-        if result is not None:
-            graph = reported_graph(result.levels[k], model.tasks_, slopes)
+        # A level loaded from a file, or fitted before a task was attached, has not the models of all tasks.
+        known = result is not None and len(result.levels[k].coefficients) == len(model.tasks_)
+        if row["chosen"]:
+            graph = model.graph_
         else:
-            graph = model.graph_ if row["chosen"] else None
+            graph = reported_graph(result.levels[k], model.tasks_, slopes) if known else None
         level = {name: _plain(value) for name, value in row.items()}
         levels.append({**level, "name": str(row["level"]), **_level_graph(graph)})
     return levels
@@ -130,20 +132,16 @@ def _graph_verdict(levels, errors, chosen, graph) -> dict[str, Any]:
     if graph.n_edges == 0:
         return {"kind": "empty", "text": "No structure found: the learned graph has no edges.", **gain}
     if not gain:
-        text = (
-            f"{_count(graph.n_edges, 'link')} found. Whether they lower the error was not measured: "
-            "that takes three folds and the simple models beside the graph."
-        )
+        text = f"{_count(graph.n_edges, 'link')} between {_count(graph.n_tasks, 'task')}."
         return {"kind": "unmeasured", "text": text}
-    span = f"{percent(abs(gain['gain']))} ({_interval(gain)})"
-    against = f"the best simple model, {LEVEL_NAMES[gain['against']]}"
+    against = "the best simple model"
     if gain["low"] > 0:
-        text = f"The graph lowers the error by {span} against {against}."
+        text = f"The graph lowers the error by {percent(gain['gain'])} ({_interval(gain)}) against {against}."
     elif gain["high"] < 0:
-        span = f"{percent(-gain['gain'])} ({_interval({'low': -gain['high'], 'high': -gain['low']})})"
-        text = f"The graph costs accuracy: the error is {span} above {against}."
+        loss = {"low": -gain["high"], "high": -gain["low"]}
+        text = f"The graph raises the error by {percent(-gain['gain'])} ({_interval(loss)}) against {against}."
     else:
-        text = f"The graph is as accurate as {against}: the error changes by {_signed(-gain['gain'])} ({_around(gain)})."
+        text = f"The graph shows who is alike; the error is that of {against}."
     return {"kind": "graph", "text": text, **gain}
 
 
@@ -233,7 +231,9 @@ def _coefficients(model: Any) -> np.ndarray:
 
 
 def _fold_errors(model: Any) -> FoldErrors | None:
-    return getattr(getattr(model, "_path_result", None), "errors", None)
+    errors = getattr(getattr(model, "_path_result", None), "errors", None)
+    # After a task was attached, the errors of the others are no longer those of this model.
+    return errors if errors is not None and errors.count.shape[1] == len(model.tasks_) else None
 
 
 def _task_errors(model: Any, errors: FoldErrors | None) -> np.ndarray | None:
@@ -242,14 +242,15 @@ def _task_errors(model: Any, errors: FoldErrors | None) -> np.ndarray | None:
 
 
 def _statistics(model: Any) -> Any:
-    return next((getattr(model, name) for name in ("statistics_", "_statistics") if hasattr(model, name)), None)
+    return getattr(model, "_statistics", None)
 
 
 def _rows(model: Any) -> np.ndarray | None:
     statistics, errors = _statistics(model), _fold_errors(model)
     if statistics is not None:
         return np.asarray(statistics.count, dtype=np.float64)
-    return None if errors is None else errors.count.sum(axis=0)
+    # With a single hold-out, some rows are never scored, so the counts of the errors are not those of the data.
+    return None if errors is None or getattr(model, "_scored_from", 0) else errors.count.sum(axis=0)
 
 
 # ---------------------------------------------------------------------- what is shared
@@ -324,8 +325,8 @@ def describe(summary: dict[str, Any]) -> str:
     """The summary for people: a few lines of text."""
     rows = "" if summary["n_rows"] is None else f", {summary['n_rows']:,.0f} rows"
     head = f"{summary['method']}: {_count(summary['n_tasks'], 'task')}{rows}, {_count(summary['n_features'], 'feature')}"
-    lines = [head, summary["verdict"]["text"], *_describe_gain(summary), *_describe_errors(summary)]
-    lines += [f"Graph: {describe_graph(summary)}.", *_describe_sharing(summary), *_describe_tasks(summary)]
+    lines = [head, summary["verdict"]["text"], *filter(None, [describe_gain(summary)]), *_describe_errors(summary)]
+    lines += [f"Graph: {describe_graph(summary)}.", *sharing_lines(summary), *task_line(summary)]
     return "\n".join(lines)
 
 
@@ -343,16 +344,20 @@ def describe_graph(summary: dict[str, Any]) -> str:
     return f"{text}; its shape: {graph['shape']}" if graph["shape"] else text
 
 
-def _describe_gain(summary: dict[str, Any]) -> list[str]:
+def describe_gain(summary: dict[str, Any]) -> str:
+    """The chosen level beside the best other simple one, in a sentence; empty where that is not known."""
     verdict = summary["verdict"]
-    if verdict["kind"] not in SIMPLE_LEVELS or "gain" not in verdict:
-        return []
+    if verdict["kind"] == "unmeasured":
+        return "Whether they lower the error was not measured: that takes three folds and the path of levels."
+    if "gain" not in verdict:
+        return ""
     against = LEVEL_NAMES[verdict["against"]]
-    change = "lower" if verdict["gain"] >= 0 else "higher"
-    return [
-        f"Its error is {percent(abs(verdict['gain']))} {change} than that of the next best simple model, {against} "
-        f"({_around(verdict)})."
-    ]
+    change = "below" if verdict["gain"] >= 0 else "above"
+    best = "best simple model" if verdict["kind"] == "graph" else "next best simple model"
+    return (
+        f"Its error on rows not seen is {percent(abs(verdict['gain']))} {change} that of the {best}, {against} "
+        f"(95 % interval of the gain: {_signed(verdict['low'])} to {_signed(verdict['high'])})."
+    )
 
 
 def _describe_errors(summary: dict[str, Any]) -> list[str]:
@@ -373,7 +378,8 @@ def level_title(level: dict[str, Any]) -> str:
     return f"{level['name']}, {_count(level['n_edges'], 'edge')}"
 
 
-def _describe_sharing(summary: dict[str, Any]) -> list[str]:
+def sharing_lines(summary: dict[str, Any]) -> list[str]:
+    """Which coefficients are shared, partly shared and personal: at most three lines."""
     lines = []
     for word in ("shared", "partly shared", "personal"):
         names = [entry["feature"] for entry in summary["sharing"] if entry["word"] == word]
@@ -382,7 +388,8 @@ def _describe_sharing(summary: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _describe_tasks(summary: dict[str, Any]) -> list[str]:
+def task_line(summary: dict[str, Any]) -> list[str]:
+    """How many tasks gain, and which most; no line where that is not known."""
     known = [task for task in summary["tasks"] if task["gain"] is not None]
     if not known:
         return []
@@ -424,10 +431,6 @@ def _interval(gain: dict[str, float]) -> str:
     return f"{100.0 * gain['low']:.{digits}f}–{100.0 * gain['high']:.{digits}f} %"
 
 
-def _around(gain: dict[str, float]) -> str:
-    return f"95 % interval of the gain {_signed(gain['low'])} to {_signed(gain['high'])}"
-
-
 def _count(value: int, word: str) -> str:
     return f"{value:,} {word}{'' if value == 1 else 's'}"
 
@@ -439,7 +442,7 @@ def _fingerprint(model: Any) -> str | None:
     """SHA-256 of the statistics that the model was fitted to: equal data, equal fingerprint."""
     statistics = _statistics(model)
     if statistics is None:
-        return None
+        return getattr(model, "fingerprint_", None)
     digest = hashlib.sha256()
     for array in (statistics.cross, statistics.origin):
         digest.update(np.ascontiguousarray(array, dtype=np.float64).tobytes())

@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.lapack import dpotrf, dpotri
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import splu
 
+from ggmtl import kernels
 from ggmtl.errors import SingularSystemError
 
 # Up to this many tasks the graph-level matrix is inverted densely; above, smoothed aggregation solves it
@@ -91,8 +93,23 @@ class TaskSystem:
         """Σ_e w_e b_e b_eᵀ for one weight per edge, shape (n, n)."""
         return laplacian(self.edges, self.edge_weights, self.shape[0])
 
+    @property
+    def is_separable(self) -> bool:
+        """Whether edges have one weight each and no curvature, so that the edge part of A is L ⊗ Λ."""
+        return self.edge_weights.ndim == 1 and self.curvature is None
+
+    @cached_property
+    def operator(self) -> kernels.Operator:
+        """A as the kernels take it; for a separable system."""
+        n = self.shape[0]
+        lists = kernels.neighbour_lists(self.edges, self.edge_weights, n)
+        diagonal = self.degrees() + self._diagonal_part
+        return kernels.Operator(self.gram, diagonal, *lists, self.coupling, self.hub / n)
+
     def apply(self, values: np.ndarray) -> np.ndarray:
         """A · values for values of shape (n, p) or (n, p, r)."""
+        if values.ndim == 2 and self.is_separable:
+            return kernels.system_product(self.operator, values)
         stacked = values[..., None] if values.ndim == 2 else values
         out = np.matmul(self.gram, stacked)
         out += self._diagonal_part[..., None] * stacked
@@ -133,12 +150,15 @@ class TaskSystem:
         np.add.at(total, self.edges[:, 1], self.edge_weights)
         return total * self.coupling
 
+    def block_diagonal(self) -> np.ndarray:
+        """What graph, hub and ridge add to the diagonals of the G_i, shape (n, p)."""
+        return self.degrees() + self.hub * (1.0 - 1.0 / self.shape[0]) + self.ridge
+
     def diagonal_blocks(self) -> np.ndarray:
         """The p × p diagonal blocks of A, shape (n, p, p)."""
-        n, p = self.shape
         blocks = self.gram.copy()
-        index = np.arange(p)
-        blocks[:, index, index] += self.degrees() + self.hub * (1.0 - 1.0 / n) + self.ridge
+        index = np.arange(self.shape[1])
+        blocks[:, index, index] += self.block_diagonal()
         if self.curvature is not None:
             outer = self.curvature.blocks()
             np.subtract.at(blocks, self.edges[:, 0], outer)
@@ -168,7 +188,7 @@ class TaskSystem:
 
     def without_curvature(self) -> TaskSystem:
         """The majoriser of this system."""
-        return replace(self, curvature=None)
+        return self if self.curvature is None else replace(self, curvature=None)
 
     def check_determined(self) -> None:
         """Refuse a singular A, naming the tasks.
@@ -229,19 +249,29 @@ class BlockJacobi:
     def of(cls, system: TaskSystem) -> BlockJacobi:
         """Invert the blocks by their Cholesky factors, so that the inverse is symmetric positive definite."""
         try:
-            root = np.linalg.inv(np.linalg.cholesky(system.diagonal_blocks()))
+            if system.curvature is None:
+                return cls(kernels.inverse_blocks(system.gram, system.block_diagonal()))
+            return cls(kernels.inverse_blocks(system.diagonal_blocks(), np.zeros(system.shape)))
         except np.linalg.LinAlgError:
             system.check_determined()
             raise SingularSystemError(
                 "A task's diagonal block is not positive definite to working accuracy. Use a larger ridge."
             ) from None
-        return cls(np.matmul(root.transpose(0, 2, 1), root))
 
     def __call__(self, residual: np.ndarray) -> np.ndarray:
         """B · residual."""
-        if residual.ndim == 2:
-            return np.matmul(self.inverse, residual[..., None])[..., 0]
-        return np.matmul(self.inverse, residual)
+        return kernels.block_product(self.inverse, residual)
+
+    def inverts(self, system: TaskSystem, values: np.ndarray, tol: float) -> bool:
+        """Whether D B values = values up to `tol`, where D are the diagonal blocks of A."""
+        solved = self(values)
+        gap = kernels.block_product(system.gram, solved) + system.block_diagonal() * solved - values
+        return bool(np.linalg.norm(gap) <= tol * np.linalg.norm(values))
+
+    def cycle(self, exact: bool) -> kernels.Cycle:
+        """B as the kernels take it."""
+        n, p = self.inverse.shape[:2]
+        return kernels.Cycle(self.inverse, np.empty((0, n, n)), np.arange(p), np.zeros(1, np.int64), 1, exact)
 
 
 @dataclass(frozen=True)
@@ -275,6 +305,13 @@ class GraphLevel:
             groups.append((columns, solve, ones, hub / n / gap if hub > 0 else 0.0))
         return cls(tuple(groups))
 
+    @cached_property
+    def dense_inverses(self) -> np.ndarray | None:
+        """C of every group as a matrix, the hub's part included, shape (groups, n, n); None on large graphs."""
+        if not all(isinstance(solve, DenseInverse) for _, solve, _, _ in self.groups):
+            return None
+        return np.stack([solve.matrix + factor * np.outer(ones, ones) for _, solve, ones, factor in self.groups])
+
     def __call__(self, residual: np.ndarray) -> np.ndarray:
         """C · residual."""
         out = np.empty_like(residual)
@@ -306,6 +343,15 @@ class TwoLevel:
     def applications(self) -> int:
         """Products with A in one cycle."""
         return 2 * self.sweeps
+
+    def cycle(self, exact: bool) -> kernels.Cycle | None:
+        """The cycle as the kernels take it, or None where C is not a dense inverse."""
+        levels = self.graph_level.dense_inverses
+        if levels is None:
+            return None
+        columns = [group[0] for group in self.graph_level.groups]
+        bounds = np.concatenate([[0], np.cumsum([len(group) for group in columns])])
+        return kernels.Cycle(self.smoother.inverse, levels, np.concatenate(columns), bounds, self.sweeps, exact)
 
     def __call__(self, residual: np.ndarray) -> np.ndarray:
         """One cycle from a zero start."""
@@ -357,12 +403,34 @@ def _graph_solver(matrix: sparse.csr_array) -> Callable[[np.ndarray], np.ndarray
     """A solver, exact or one multigrid cycle, for a sparse SPD M-matrix and many columns."""
     n = int(matrix.shape[0])  # pyright: ignore[reportOptionalSubscript]
     if n <= _DENSE_TASKS:
-        inverse = cho_solve(cho_factor(matrix.toarray()), np.eye(n))
-        return lambda columns: inverse @ columns
+        return DenseInverse.of(matrix)
     if importlib.util.find_spec("pyamg") is not None:
         return AggregationCycle.of(matrix)
     factor = splu(sparse.csc_array(matrix), permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
     return lambda columns: factor.solve(np.ascontiguousarray(columns))
+
+
+@dataclass(frozen=True)
+class DenseInverse:
+    """The inverse of a small matrix."""
+
+    matrix: np.ndarray
+
+    @classmethod
+    def of(cls, matrix: sparse.csr_array) -> DenseInverse:
+        """Invert by the Cholesky factor; LAPACK fills one triangle."""
+        # The transpose of a symmetric matrix is the Fortran order that LAPACK works on in place.
+        factor, failed = dpotrf(matrix.toarray().T, lower=1, clean=1, overwrite_a=1)
+        if failed:
+            raise SingularSystemError("The graph-level matrix is not positive definite. Use a larger ridge.")
+        half = dpotri(factor, lower=1, overwrite_c=1)[0]
+        inverse = half + half.T
+        np.fill_diagonal(inverse, half.diagonal())
+        return cls(np.ascontiguousarray(inverse))
+
+    def __call__(self, columns: np.ndarray) -> np.ndarray:
+        """The solution, shape like `columns`."""
+        return self.matrix @ columns
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def _select(model: EvidenceModel, groups: np.ndarray, unit: np.ndarray, hub: Gra
         return GraphFit("graph", hub.edges, hub.edge_values, hub.coupling, hub.hub, hub.coefficients, hub.value)
     reported = report_weights(choice, learned.early_leverage)
     return _as_fit(
-        model.edges,
+        choice.edges,
         choice.edge_values,
         choice.hub,
         choice.coefficients,

@@ -242,8 +242,7 @@ def _optimise(
     start = box.project(objective.first_point(candidates) if start is None else start)
     loss = objective.parts[0].problem.loss
     small = loss.n_tasks * loss.n_features <= DIRECT_SIZE
-    history: tuple[float, ...] = ()
-    done = 0
+    first, done = objective(start)[0], 0
     for accuracy in _ACCURACIES[-1:] if small else _ACCURACIES:
         objective.accuracy = accuracy
         last = accuracy == _ACCURACIES[-1]
@@ -253,9 +252,10 @@ def _optimise(
                 progress(before + iteration, value * objective.scale)
 
         stage = _run(objective, start, box, settings, max(settings.tol, 0.0 if last else 10 * accuracy), done, report)
-        history += stage.history[1:] if history else stage.history
         done += stage.iterations
         start = stage.x
+    # Values from inexact solves are not comparable: the history has the start and the last stage, at full accuracy.
+    history = stage.history if stage.history[0] == first else (first, *stage.history)
     return replace(stage, iterations=done, history=history)
 
 

@@ -9,7 +9,7 @@ from ggmtl.criteria.evidence_edges import EdgeEvidence, EvidenceModel, Expectati
 from ggmtl.criteria.evidence_hub import HubEvidence, HubStrength, hub_evidence, learn_hub
 from ggmtl.criteria.evidence_learning import EvidenceResult, learn_edges
 from ggmtl.criteria.evidence_sampling import SampledEvidence
-from ggmtl.criteria.evidence_selection import GraphChoice, report_leverages, report_weights, select_graph
+from ggmtl.criteria.evidence_selection import GraphChoice, report_weights, select_graph
 
 __all__ = [
     "EdgeEvidence",
@@ -24,7 +24,6 @@ __all__ = [
     "hub_evidence",
     "learn_edges",
     "learn_hub",
-    "report_leverages",
     "report_weights",
     "select_graph",
 ]

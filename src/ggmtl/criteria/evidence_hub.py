@@ -23,6 +23,10 @@ from ggmtl.statistics import LeastSquares
 # Strengths are sought between these multiples of the mean number of rows of a task: beyond them, in scaled
 # units, a coefficient is free, or common to all tasks, to working accuracy.
 _LOWEST, _HIGHEST = 1e-6, 1e6
+# Largest strength beside edges, in the same units.
+_STRONGEST = 1e3
+# Tuning of the strengths of a given graph ends at steps that change f by this share, or slopes of so many nats.
+_FTOL, _SLOPE, _TUNING_STEPS = 3e-6, 0.05, 12
 # Largest change of a log strength in one search.
 _WINDOW = 2.0
 # Tasks whose matrices are held at a time.
@@ -159,11 +163,7 @@ def learn_hub(
         apart.
     """
     p = loss.n_features
-    label = (
-        np.zeros(p, dtype=np.int64)
-        if groups is None
-        else np.unique(groups, return_inverse=True)[1].reshape(-1)
-    )
+    label = group_labels(groups, p)
     unit = max(float(loss.count.mean()), 1.0)
     first = np.full(p, 0.1 * unit) if start is None else np.clip(start, _LOWEST * unit, _HIGHEST * unit)
     size = np.bincount(label)
@@ -185,12 +185,21 @@ def learn_hub(
     return HubStrength(hub, hub_evidence(loss, hub, ridge), int(found.nit), bool(found.success))
 
 
+def group_labels(groups: np.ndarray | None, n_features: int) -> np.ndarray:
+    """Labels 0, 1, … of the groups of coefficients; one group by default."""
+    if groups is None:
+        return np.zeros(n_features, dtype=np.int64)
+    return np.unique(groups, return_inverse=True)[1].reshape(-1)
+
+
 def minimize_logs(
     objective: Callable[[np.ndarray], tuple[float, np.ndarray]],
     start: np.ndarray,
     bounds: tuple[float, float] | np.ndarray,
     *,
     max_iter: int = 100,
+    ftol: float = 1e-9,
+    gtol: float = 1e-4,
 ) -> OptimizeResult:
     """L-BFGS-B over logarithms of strengths, a window at a time.
 
@@ -201,7 +210,7 @@ def minimize_logs(
     here, steps = np.clip(start, low, high), 0
     while True:
         window = np.column_stack([np.maximum(here - _WINDOW, low), np.minimum(here + _WINDOW, high)])
-        options = {"maxiter": max(max_iter - steps, 1), "ftol": 1e-9, "gtol": 1e-4}
+        options = {"maxiter": max(max_iter - steps, 1), "ftol": ftol, "gtol": gtol}
         found = minimize(objective, here, jac=True, method="L-BFGS-B", bounds=window, options=options)
         steps += max(found.nit, 1)
         stuck = np.abs(found.x - here) > _WINDOW - 1e-9
@@ -209,6 +218,63 @@ def minimize_logs(
         found.nit = steps
         if steps >= max_iter or not stuck.any():
             return found
+
+
+@dataclass(frozen=True)
+class StrengthEvidence:
+    """Evidence of a graph with one strength c for all its edges, beside a hub.
+
+    Parameters
+    ----------
+    value : float
+        f.
+    strength_gradient : float
+        ∂f/∂c.
+    hub_gradient : array of shape (p,)
+        ∂f/∂h.
+    coefficients : array of shape (n, p)
+        Models.
+    noise : float
+        σ².
+    """
+
+    value: float
+    strength_gradient: float
+    hub_gradient: np.ndarray
+    coefficients: np.ndarray
+    noise: float
+
+
+def tune_strengths(
+    evaluate: Callable[[float, np.ndarray], StrengthEvidence],
+    loss: LeastSquares,
+    strength: float,
+    hub: np.ndarray,
+    label: np.ndarray,
+    offset: float,
+) -> tuple[float, np.ndarray, StrengthEvidence]:
+    """Minimise f(c, h) over c and the hub's strength in the largest group of coefficients; and f there.
+
+    The search is over ln c and ln(h + `offset`): beside a connected graph a hub is often worth nothing, and h = 0
+    must not be infinitely far.
+    """
+    unit = max(float(loss.count.mean()), 1.0)
+    main = label == np.bincount(label).argmax()
+    seen: dict[bytes, tuple[float, np.ndarray, StrengthEvidence]] = {}
+    # About the second derivative in the logarithms, so that the first step has about the right length.
+    curvature = 0.05 * loss.moment.size
+
+    def objective(logs: np.ndarray) -> tuple[float, np.ndarray]:
+        c, h = float(np.exp(logs[0])), np.where(main, np.exp(logs[1]) - offset, hub)
+        evidence = evaluate(c, h)
+        seen[logs.tobytes()] = c, h, evidence
+        slopes = c * evidence.strength_gradient, np.exp(logs[1]) * float(evidence.hub_gradient[main].sum())
+        return evidence.value / curvature, np.array(slopes) / curvature
+
+    bounds = np.array([[1e-3, _STRONGEST], [_LOWEST, _STRONGEST]]) * unit + [[0.0], [offset]]
+    first = np.log([strength, float(np.median(hub[main])) + offset])
+    minimize_logs(objective, first, np.log(bounds), max_iter=_TUNING_STEPS, ftol=_FTOL, gtol=_SLOPE / curvature)
+    return min(seen.values(), key=lambda point: point[2].value)
 
 
 def _chunks(n: int, p: int) -> list[slice]:
@@ -219,14 +285,21 @@ def _chunks(n: int, p: int) -> list[slice]:
 def _task_matrices(
     loss: LeastSquares, rows: slice, hub: np.ndarray, ridge: float
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """D_i⁻¹, K_i = D_i⁻¹(G_i + ρI) and Σ ln|D_i| of some tasks; scaled by h^½, so safe for any h."""
+    """D_i⁻¹, K_i = D_i⁻¹(G_i + ρI) and Σ ln|D_i| of some tasks."""
     index = np.arange(loss.n_features)
     data = loss.gram[rows].copy()
     data[:, index, index] += ridge
-    scale = 1.0 / np.sqrt(hub)
-    whitened = data * np.outer(scale, scale)
+    inverse, log_det = task_inverses(data, hub)
+    return inverse, np.matmul(inverse, data), log_det
+
+
+def task_inverses(data: np.ndarray, strength: np.ndarray) -> tuple[np.ndarray, float]:
+    """Inverses and summed log-determinants of G_i + diag(h), scaled by h^½, so safe for any h."""
+    index = np.arange(len(strength))
+    scale = np.outer(strength, strength) ** -0.5
+    whitened = data * scale
     whitened[:, index, index] += 1.0
     inverse = np.linalg.inv(whitened)
-    inverse = 0.5 * (inverse + inverse.transpose(0, 2, 1)) * np.outer(scale, scale)
-    log_det = float(np.linalg.slogdet(whitened)[1].sum()) + len(data) * float(np.log(hub).sum())
-    return inverse, np.matmul(inverse, data), log_det
+    inverse = 0.5 * (inverse + inverse.transpose(0, 2, 1)) * scale
+    roots = np.einsum("nkk->nk", np.linalg.cholesky(whitened))
+    return inverse, float(2.0 * np.log(roots).sum() + len(data) * np.log(strength).sum())

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ggmtl.criteria.evidence_edges import EdgeEvidence, EvidenceModel, edge_evidence
+from ggmtl.criteria.evidence_hub import group_labels
 from ggmtl.statistics import LeastSquares
 
 _POWER = 1.7
@@ -108,11 +109,7 @@ def learn_edges(
         every step).
     """
     n, p = loss.moment.shape
-    label = (
-        np.zeros(p, dtype=np.int64)
-        if groups is None
-        else np.unique(groups, return_inverse=True)[1].reshape(-1)
-    )
+    label = group_labels(groups, p)
     values, first_hub = _start(np.asarray(hub, dtype=float), label, edges, n)
     model = EvidenceModel(loss, edges, np.ones(p) if coupling is None else coupling, first_hub, ridge)
     evidence = estimator(model, values, 0)

@@ -18,23 +18,26 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
 from scipy.special import gammaln
 
-from ggmtl.criteria.evidence_edges import EdgeEvidence, EvidenceModel, edge_evidence, prior_terms
-from ggmtl.criteria.evidence_hub import degrees_of_freedom, minimize_logs
+from ggmtl.criteria.evidence_clusters import HUB_SHARE, ClusterChoice, search_clusters
+from ggmtl.criteria.evidence_edges import (
+    EdgeEvidence,
+    EvidenceModel,
+    changed_evidence,
+    edge_evidence,
+    prior_terms,
+)
+from ggmtl.criteria.evidence_hub import StrengthEvidence, degrees_of_freedom, group_labels, hub_evidence, tune_strengths
 from ggmtl.criteria.evidence_learning import EvidenceResult
 
 # Clusters are far shorter to describe than a list of edges, and would win by that alone where tasks lie on a
 # line: they must also keep this share of the list's gain. Measured: 0.96 and more on clusters, 0.57–0.80 on
+# Nats by which a graph must beat the hub, description paid: odds of twenty to one.
+_MARGIN = 3.0
 # lines and trees.
 _CLUSTER_SHARE = 0.9
-# Strengths are sought between these multiples of the mean number of rows of a task.
-_LOWEST, _HIGHEST = 1e-6, 1e3
 _ROUNDS, _MAX_FLIPS = 4, 2000
-# Nats below the best after which no further numbers of clusters are tried.
-_PATIENCE = 30.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class GraphChoice:
     Parameters
     ----------
     kind : {"hub", "edges", "clusters"}
+    edges : array of shape (m, 2)
+        The candidates; for clusters, the pairs inside them.
     selected : array of bool, shape (m,)
         Its edges.
     edge_values : array of shape (m,)
@@ -59,6 +64,7 @@ class GraphChoice:
     """
 
     kind: str
+    edges: np.ndarray
     selected: np.ndarray
     edge_values: np.ndarray
     hub: np.ndarray
@@ -71,12 +77,19 @@ class GraphChoice:
         """Share of the gain that the description leaves, in [0, 1]."""
         return float(np.clip(1.0 - self.description / self.gain, 0.0, 1.0)) if self.gain > 0 else 0.0
 
+    @property
+    def score(self) -> float:
+        """Gain less description."""
+        return self.gain - self.description
+
 
 def select_graph(
     model: EvidenceModel,
     learned: EvidenceResult,
     groups: np.ndarray | None = None,
-    hub_value: float | None = None,
+    *,
+    fixed: np.ndarray | None = None,
+    any_pair: bool = True,
 ) -> GraphChoice:
     """Compare the hub alone, the best list of edges and the best clusters.
 
@@ -88,27 +101,25 @@ def select_graph(
         What :func:`~ggmtl.criteria.evidence_learning.learn_edges` found: it says where to search.
     groups : array of int, shape (p,), optional
         Coefficients that share a hub strength.
-    hub_value : float, optional
-        f of the hub alone; computed if not given.
+    fixed : array of bool, shape (m,), optional
+        Edges that must be selected.
+    any_pair : bool
+        Whether clusters may join tasks that are no candidate edge.
     """
-    p = len(model.coupling)
-    label = (
-        np.zeros(p, dtype=np.int64)
-        if groups is None
-        else np.unique(groups, return_inverse=True)[1].reshape(-1)
-    )
+    label = group_labels(groups, len(model.coupling))
+    fixed = np.zeros(len(model.edges), dtype=bool) if fixed is None else fixed
+    alone = hub_evidence(model.loss, model.hub, model.ridge)
     nothing = np.zeros(len(model.edges))
-    alone = edge_evidence(model, nothing)
-    reference = alone.value if hub_value is None else hub_value
-    hub = GraphChoice("hub", nothing > 0, nothing, model.hub, 0.0, 0.0, alone.coefficients)
+    hub = GraphChoice("hub", model.edges, nothing > 0, nothing, model.hub, 0.0, 0.0, alone.coefficients)
     if not len(model.edges):
         return hub
-    best_list = _search_edges(model, learned, label, reference)
-    clusters = _search_clusters(model, learned, label, reference)
-    scores = [c.gain - c.description if c.selected.any() else -np.inf for c in (best_list, clusters)]
-    if max(scores) <= 0:
-        return hub
-    return clusters if clusters.gain >= _CLUSTER_SHARE * best_list.gain else best_list
+    best = _search_edges(model, learned, label, alone.value, fixed)
+    clusters = choose_clusters(
+        model, expected_distances(model, learned.evidence), label, alone.value, fixed=fixed, any_pair=any_pair
+    )
+    if clusters is not None and clusters.score > _MARGIN and clusters.gain >= _CLUSTER_SHARE * best.gain:
+        return clusters
+    return best if fixed.any() or (best.score > _MARGIN and best.selected.any()) else hub
 
 
 def report_weights(choice: GraphChoice, early_leverage: np.ndarray) -> np.ndarray:
@@ -128,20 +139,6 @@ def report_weights(choice: GraphChoice, early_leverage: np.ndarray) -> np.ndarra
     return largest_expected_f1(score).astype(float)
 
 
-def report_leverages(learned: EvidenceResult, n_tasks: int) -> np.ndarray:
-    """Weights in [0, 1] of the reported graph where graphs are too many or too large to compare, shape (m,).
-
-    The leverages sum to an effective number of edges K. Nothing is reported unless the gain of learning
-    exceeds ln C(n(n−1)/2, K); else the leverages, late and early mixed by confidence, stand for the selected edges.
-    """
-    description = list_description(n_tasks, float(learned.leverage.sum()))
-    if learned.gain <= description:
-        return np.zeros(len(learned.leverage))
-    part = (1.0 - description / learned.gain) ** 2
-    score = part * learned.leverage + (1.0 - part) * np.sqrt(learned.early_leverage)
-    return largest_expected_f1(score).astype(float)
-
-
 def largest_expected_f1(score: np.ndarray) -> np.ndarray:
     """The set of edges with the largest expected F1 when `score` are the probabilities of the edges."""
     order = np.argsort(-score, kind="stable")
@@ -156,9 +153,10 @@ def largest_expected_f1(score: np.ndarray) -> np.ndarray:
 # ---------------------------------------------------------------------- lists of edges
 
 
-def list_description(n_tasks: int, n_edges: float) -> float:
-    """ln of the number of graphs with so many edges."""
-    return _log_choose(0.5 * n_tasks * (n_tasks - 1), n_edges)
+def list_description(n_tasks: int, n_edges: float, n_fixed: int = 0) -> float:
+    """ln of the number of graphs with so many edges, `n_fixed` of which are known."""
+    total, chosen = 0.5 * n_tasks * (n_tasks - 1) - n_fixed, n_edges - n_fixed
+    return float(gammaln(total + 1) - gammaln(chosen + 1) - gammaln(total - chosen + 1))
 
 
 def flip_changes(
@@ -181,90 +179,102 @@ def flip_changes(
 
 
 def _search_edges(
-    model: EvidenceModel, learned: EvidenceResult, label: np.ndarray, reference: float
+    model: EvidenceModel, learned: EvidenceResult, label: np.ndarray, reference: float, fixed: np.ndarray
 ) -> GraphChoice:
     """Greedy flips from the n edges of largest leverage, strengths retuned between rounds."""
     n = model.loss.n_tasks
-    selected = np.zeros(len(model.edges), dtype=bool)
+    selected = fixed.copy()
     selected[np.argsort(-learned.leverage, kind="stable")[:n]] = True
     strength = float(np.median(learned.edge_values[selected]))
-    state = replace(model, hub=np.maximum(learned.hub, 1e-5 * max(float(model.loss.count.mean()), 1.0)))
+    # Learned beside all candidates, the hub is far too weak beside n edges.
+    state = replace(model, hub=np.maximum(learned.hub, HUB_SHARE * model.hub))
+    offset = HUB_SHARE * float(np.median(model.hub))
+    evidence = None
     for _ in range(_ROUNDS):
         if selected.any():
-            state, strength = _tune(state, selected.astype(float), strength, label)
-        flipped = _flip_greedily(state, selected, strength)
+            state, strength = _tune(state, selected, strength, label, offset)
+        evidence = edge_evidence(state, strength * selected)
+        flipped, evidence = _flip_greedily(state, selected, strength, evidence, fixed)
         if (flipped == selected).all():
             break
         selected = flipped
-    return _choice(
-        "edges", state, selected, strength * selected, reference, list_description(n, int(selected.sum()))
+    return GraphChoice(
+        "edges",
+        model.edges,
+        selected,
+        strength * selected,
+        state.hub,
+        reference - evidence.value,
+        list_description(n, int(selected.sum()), int(fixed.sum())),
+        evidence.coefficients,
     )
 
 
-def _flip_greedily(model: EvidenceModel, selected: np.ndarray, strength: float) -> np.ndarray:
+def _tune(
+    model: EvidenceModel, selected: np.ndarray, strength: float, label: np.ndarray, offset: float
+) -> tuple[EvidenceModel, float]:
+    """Minimise f over the strength of the selected edges and that of the hub."""
+    part = replace(model, edges=model.edges[selected])
+
+    def evaluate(strength: float, hub: np.ndarray) -> StrengthEvidence:
+        found = edge_evidence(replace(part, hub=hub), np.full(len(part.edges), strength))
+        slope = float(found.edge_gradient.sum())
+        return StrengthEvidence(found.value, slope, found.hub_gradient, found.coefficients, found.noise)
+
+    strength, hub, _ = tune_strengths(evaluate, model.loss, strength, model.hub, label, offset)
+    return replace(model, hub=hub), strength
+
+
+def _flip_greedily(
+    model: EvidenceModel, selected: np.ndarray, strength: float, evidence: EdgeEvidence, fixed: np.ndarray
+) -> tuple[np.ndarray, EdgeEvidence]:
     """Flip the edge that lowers f + description most, until none does."""
-    selected, n = selected.copy(), model.loss.n_tasks
+    selected, n, n_fixed = selected.copy(), model.loss.n_tasks, int(fixed.sum())
     for _ in range(_MAX_FLIPS):
-        values = strength * selected
-        evidence = edge_evidence(model, values)
-        changes = flip_changes(model, values, evidence, np.where(selected, -strength, strength))
+        values, signed = strength * selected, np.where(selected, -strength, strength)
         size = int(selected.sum())
-        here = list_description(n, size)
-        changes += (
-            np.where(selected, list_description(n, max(size - 1, 0)), list_description(n, size + 1)) - here
-        )
+        here, less, more = (list_description(n, max(k, n_fixed), n_fixed) for k in (size, size - 1, size + 1))
+        changes = flip_changes(model, values, evidence, signed) + np.where(selected, less, more) - here
+        changes[fixed] = np.inf
         best = int(changes.argmin())
         if changes[best] > -1e-6:
             break
+        evidence = changed_evidence(model, values, evidence, best, signed[best])
         selected[best] = not selected[best]
-    return selected
+    return selected, evidence
 
 
 # ---------------------------------------------------------------------- clusters
 
 
-def cluster_description(n_tasks: int, n_clusters: int) -> float:
-    """About ln of the number of ways to put tasks into clusters."""
-    return float(n_tasks * np.log(n_clusters) - gammaln(n_clusters + 1))
-
-
-def _search_clusters(
-    model: EvidenceModel, learned: EvidenceResult, label: np.ndarray, reference: float
-) -> GraphChoice:
-    """The best cut of an average-linkage tree; the search ends when more clusters have long ceased to pay."""
-    n = model.loss.n_tasks
-    nothing = np.zeros(len(model.edges))
-    best = GraphChoice(
-        "clusters", nothing > 0, nothing, model.hub, -np.inf, 0.0, learned.evidence.coefficients
+def choose_clusters(
+    model: EvidenceModel,
+    distances: np.ndarray,
+    label: np.ndarray,
+    reference: float,
+    *,
+    fixed: np.ndarray,
+    any_pair: bool = True,
+) -> GraphChoice | None:
+    """The best clusters as a graph, its gain over `reference`; None where no clusters are allowed."""
+    found: ClusterChoice | None = search_clusters(
+        model.loss,
+        distances,
+        model.coupling,
+        model.hub,
+        label,
+        together=model.edges[fixed],
+        allowed=None if any_pair else model.edges,
+        ridge=model.ridge,
     )
-    tree = linkage(squareform(_expected_distances(model, learned.evidence), checks=False), "average")
-    state, strength = model, 10.0 * float(np.median(model.hub))
-    for n_clusters in _cluster_numbers(n):
-        pattern = _cluster_pattern(model.edges, fcluster(tree, n_clusters, "maxclust") - 1, n)
-        if not pattern.any():
-            break
-        state, strength = _tune(state, pattern, strength, label)
-        description = cluster_description(n, n_clusters)
-        choice = _choice("clusters", state, pattern > 0, strength * pattern, reference, description)
-        if choice.gain - choice.description < best.gain - best.description - _PATIENCE:
-            break
-        best = max(best, choice, key=lambda item: item.gain - item.description)
-    return best
+    if found is None:
+        return None
+    edges, values = found.edges()
+    gain = reference - found.value
+    return GraphChoice("clusters", edges, values > 0, values, found.hub, gain, found.description, found.coefficients)
 
 
-def _cluster_numbers(n: int) -> list[int]:
-    grid = np.unique(np.round(np.geomspace(2, max(n // 2, 2), 12)).astype(int))
-    return [int(k) for k in np.union1d(grid, np.arange(2, min(8, n // 2) + 1)) if k < n]
-
-
-def _cluster_pattern(edges: np.ndarray, cluster: np.ndarray, n: int) -> np.ndarray:
-    """1/size on the edges inside clusters (where all pairs are candidates), zero elsewhere."""
-    inside = cluster[edges[:, 0]] == cluster[edges[:, 1]]
-    degree = np.bincount(edges[inside].ravel(), minlength=n) + 1.0
-    return np.where(inside, 1.0 / np.sqrt(degree[edges[:, 0]] * degree[edges[:, 1]]), 0.0)
-
-
-def _expected_distances(model: EvidenceModel, evidence: EdgeEvidence) -> np.ndarray:
+def expected_distances(model: EvidenceModel, evidence: EdgeEvidence) -> np.ndarray:
     """E(uᵀΛu)/σ² of all pairs, shape (n, n)."""
     scaled = evidence.coefficients * np.sqrt(model.coupling / evidence.noise)
     products = scaled @ scaled.T + np.einsum("ikjk,k->ij", evidence.exact_covariance(), model.coupling)
@@ -272,47 +282,3 @@ def _expected_distances(model: EvidenceModel, evidence: EdgeEvidence) -> np.ndar
     distances = np.maximum(square[:, None] + square - 2 * products, 0.0)
     np.fill_diagonal(distances, 0.0)
     return 0.5 * (distances + distances.T)
-
-
-# ---------------------------------------------------------------------- strengths
-
-
-def _tune(
-    model: EvidenceModel, pattern: np.ndarray, strength: float, label: np.ndarray, max_iter: int = 12
-) -> tuple[EvidenceModel, float]:
-    """Minimise f(c · pattern, h) over c and the hub's strength in the main group of coefficients."""
-    unit = max(float(model.loss.count.mean()), 1.0)
-    main = label == np.bincount(label).argmax()
-    present = pattern > 0
-    part = replace(model, edges=model.edges[present])
-    pattern = pattern[present]
-
-    def objective(logs: np.ndarray) -> tuple[float, np.ndarray]:
-        here = replace(part, hub=np.where(main, np.exp(logs[1]), part.hub))
-        evidence = edge_evidence(here, np.exp(logs[0]) * pattern)
-        edge_part = np.exp(logs[0]) * float(pattern @ evidence.edge_gradient)
-        return evidence.value, np.array([edge_part, float((evidence.hub_gradient * here.hub)[main].sum())])
-
-    bounds = np.log([[1e-3 * unit, _HIGHEST * unit], [_LOWEST * unit, _HIGHEST * unit]])
-    first = np.log([strength, float(np.median(model.hub[main]))])
-    found = minimize_logs(objective, first, bounds, max_iter=max_iter)
-    return replace(model, hub=np.where(main, np.exp(found.x[1]), model.hub)), float(np.exp(found.x[0]))
-
-
-def _choice(
-    kind: str,
-    model: EvidenceModel,
-    selected: np.ndarray,
-    values: np.ndarray,
-    reference: float,
-    description: float,
-) -> GraphChoice:
-    evidence = edge_evidence(model, values)
-    gain = reference - evidence.value
-    return GraphChoice(
-        kind, selected, values, model.hub, float(gain), float(description), evidence.coefficients
-    )
-
-
-def _log_choose(total: float, chosen: float) -> float:
-    return float(gammaln(total + 1) - gammaln(chosen + 1) - gammaln(total - chosen + 1))

@@ -1,8 +1,9 @@
 """How often each edge would be found again, had the rows fallen out otherwise.
 
 The rows of every task are dealt once into small blocks. A bootstrap resample draws, per task, as many blocks as there
-are, with replacement; its statistics are a weighted sum of the blocks' statistics, so no row is read twice. Strengths
-are held at the fitted ones and the edges relearned from where the fit left them.
+are, with replacement; its statistics are a weighted sum of the blocks' statistics, so no row is read twice. With the
+validation criterion, strengths are held at the fitted ones and the edges relearned from where the fit left them; with
+evidence, the edges are learned again from the hub, whose strength is held.
 """
 
 from __future__ import annotations
@@ -15,15 +16,13 @@ import numpy as np
 from joblib import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted
 
-from ggmtl.bilevel import GraphFit, Settings
+from ggmtl.bilevel import GraphFit, Settings, learn_by_evidence
 from ggmtl.candidates import CandidateEdges, cross_fit
 from ggmtl.criteria import HoldOut, Sparsity, evaluate_folds
-from ggmtl.criteria.evidence import EdgeEvidence, EvidenceModel, SampledEvidence, edge_evidence
-from ggmtl.criteria.evidence_selection import flip_changes, largest_expected_f1, list_description
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.graph import TaskGraph
 from ggmtl.optimizers import Box, quasi_newton
-from ggmtl.path import candidate_models, reported_graph
+from ggmtl.path import candidate_models, hub_level, reported_graph
 from ggmtl.regressor import GGMTLRegressor
 from ggmtl.shell import logger
 from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics, deal_folds
@@ -32,9 +31,6 @@ from ggmtl.tasks import read_training
 _BLOCKS = 20
 # Outer steps per resample: the edges start where the fit left them.
 _STEPS = 15
-# Up to this many coefficients in all, evidence is exact.
-_EXACT_SIZE = 1500
-_ROUNDS = 6
 _INTERVAL = (5.0, 95.0)
 
 
@@ -120,7 +116,7 @@ def edge_stability(
     found: Any = Parallel(n_jobs=n_jobs)(
         delayed(_resample)(plan, blocks, weight, number) for number, weight in enumerate(weights)
     )
-    return _collect(model, plan, np.array(found).reshape(int(n_resamples), -1))
+    return _collect(model, found)
 
 
 @dataclass(frozen=True)
@@ -141,7 +137,8 @@ class _Plan:
     fold : array of shape (blocks,)
         Fold of each block.
     first_scored : int
-    by_evidence : bool
+    hub : GraphFit, optional
+        Where evidence is the criterion: the hub without edges, from which it starts.
     """
 
     start: GraphFit
@@ -151,7 +148,7 @@ class _Plan:
     masks: list[np.ndarray]
     fold: np.ndarray
     first_scored: int
-    by_evidence: bool
+    hub: GraphFit | None = None
 
 
 # ---------------------------------------------------------------------- blocks
@@ -199,24 +196,24 @@ def _folded(plan: _Plan, blocks: Sequence[LeastSquares], weights: np.ndarray) ->
 
 
 def _plan(model: GGMTLRegressor, blocks: list[LeastSquares]) -> _Plan:
-    settings, fit = model._settings_used, model._fit_used
+    settings, fit = model._settings_used, replace(model._fit_used, reported_weights=None)
     folds, first_scored = _folds_of_blocks(model)
-    ones = np.ones((len(blocks), len(model.tasks_)))
-    by_evidence = model.criterion_ == "evidence"
-    nothing = np.zeros(0)
-    plan = _Plan(fit, settings, settings.sparsity, nothing, [], folds, first_scored, by_evidence)
+    plan = _Plan(fit, settings, settings.sparsity, np.zeros(0, dtype=bool), [], folds, first_scored)
+    folded = _folded(plan, blocks, np.ones((len(blocks), len(model.tasks_))))
+    if model.criterion_ == "evidence":
+        hub = hub_level(folded.total, settings)
+        proposed = settings.candidates.propose(candidate_models(folded.total, settings, hub), model.tasks_)
+        return replace(plan, start=replace(fit, edges=proposed.edges), fixed=proposed.fixed, hub=hub)
     if not np.isfinite(fit.hub).all() or not (fit.coupling > 0).any():
         # No edge had a strength: there is none to relearn.
         return replace(plan, start=replace(fit, edges=fit.edges[:0], edge_values=fit.edge_values[:0]))
-    folded = _folded(plan, blocks, ones)
-    trainings = [folded.total] if by_evidence else [folded.training(k) for k in folded.scored]
-    models = [candidate_models(loss, settings) for loss in trainings]
+    models = [candidate_models(folded.training(k), settings) for k in folded.scored]
     proposed, masks = cross_fit(settings.candidates, models, model.tasks_)
     start, position = _join(fit, proposed)
     fixed = np.zeros(len(start.edges), dtype=bool)
     fixed[position] = proposed.fixed
     plan = replace(plan, start=start, fixed=fixed, masks=[_spread(mask, position, fixed) for mask in masks])
-    return plan if by_evidence else replace(plan, sparsity=_sparsity_at(plan, folded, fit))
+    return replace(plan, sparsity=_sparsity_at(plan, folded))
 
 
 def _folds_of_blocks(model: GGMTLRegressor) -> tuple[np.ndarray, int]:
@@ -245,7 +242,7 @@ def _spread(mask: np.ndarray | None, position: np.ndarray, fixed: np.ndarray) ->
     return out
 
 
-def _sparsity_at(plan: _Plan, folded: FoldedLoss, fit: GraphFit) -> Sparsity:
+def _sparsity_at(plan: _Plan, folded: FoldedLoss) -> Sparsity:
     """The entropy weight γ for which the fit is stationary: ∂loss/∂e + ξe + η = γ ln e on its free edges."""
     sparsity = plan.settings.sparsity
     free = (plan.start.edge_values > 1e-4) & (plan.start.edge_values < 1 - 1e-4)
@@ -275,21 +272,20 @@ def _hold_outs(plan: _Plan, folded: FoldedLoss) -> list[HoldOut]:
 # ---------------------------------------------------------------------- one resample
 
 
-def _resample(plan: _Plan, blocks: list[LeastSquares], weights: np.ndarray, number: int) -> np.ndarray:
-    """Reported weight of every candidate edge, shape (m,); zero where not selected."""
+def _resample(plan: _Plan, blocks: list[LeastSquares], weights: np.ndarray, number: int) -> TaskGraph:
+    """The graph that a resample would have reported."""
+    names = np.arange(weights.shape[1])
     if not len(plan.start.edges):
-        return np.zeros(0)
-    if plan.by_evidence:
-        values = _relearn_by_evidence(plan, _weighted(blocks, weights), number)
+        return TaskGraph.empty(names)
+    if plan.hub is not None:
+        candidates = CandidateEdges(plan.start.edges, plan.fixed)
+        fit = learn_by_evidence(_weighted(blocks, weights), plan.settings, candidates, plan.hub)
     else:
         values = _relearn_by_validation(plan, _folded(plan, blocks, weights))
-    logger.info("resample %d: %d edges", number + 1, int((values > 0).sum()))
-    fit = replace(plan.start, edge_values=values)
-    graph = reported_graph(fit, np.arange(len(weights[0])), plan.settings.slopes)
-    size = len(weights[0])
-    out = np.zeros(len(values))
-    out[np.searchsorted(plan.start.edges @ [size, 1], graph.edges @ [size, 1])] = graph.weights
-    return out
+        fit = replace(plan.start, edge_values=values)
+    graph = reported_graph(fit, names, plan.settings.slopes)
+    logger.info("resample %d: %d edges", number + 1, graph.n_edges)
+    return graph
 
 
 def _typical(fit: GraphFit, default: float) -> float:
@@ -319,65 +315,24 @@ def _relearn_by_validation(plan: _Plan, folded: FoldedLoss) -> np.ndarray:
     return np.where(proposed, found.x, 0.0)
 
 
-def _relearn_by_evidence(plan: _Plan, loss: LeastSquares, number: int) -> np.ndarray:
-    """Select edges by penalised evidence, strengths held: by flips where evidence is exact, else by leverage."""
-    start = plan.start
-    unit = max(float(loss.count.mean()), 1.0)
-    model = EvidenceModel(loss, start.edges, np.maximum(start.coupling, 1e-6), np.maximum(start.hub, 1e-6 * unit))
-    present = start.edge_values > 0
-    strength = _typical(start, 1.0)
-    if loss.moment.size > _EXACT_SIZE:
-        return _select_by_leverage(model, start.edge_values, strength, number)
-    values = np.where(present, start.edge_values, 0.0)
-    for _ in range(_ROUNDS):
-        flips = _best_flips(model, values, strength)
-        if not flips.any():
-            break
-        values = np.where(flips, np.where(values > 0, 0.0, strength), values)
-    return np.where(plan.fixed, np.maximum(values, strength), values)
-
-
-def _best_flips(model: EvidenceModel, values: np.ndarray, strength: float) -> np.ndarray:
-    """Flips that lower f + description, at most one per task: those of one round hardly interact."""
-    present, n = values > 0, model.loss.n_tasks
-    evidence: EdgeEvidence = edge_evidence(model, values)
-    change = flip_changes(model, values, evidence, np.where(present, -values, strength))
-    size = int(present.sum())
-    here = list_description(n, size)
-    change += np.where(present, list_description(n, max(size - 1, 0)), list_description(n, size + 1)) - here
-    taken, flips = np.zeros(n, dtype=bool), np.zeros(len(values), dtype=bool)
-    for edge in np.argsort(change, kind="stable"):
-        if change[edge] > -1e-6:
-            break
-        if not taken[model.edges[edge]].any():
-            flips[edge], taken[model.edges[edge]] = True, True
-    return flips
-
-
-def _select_by_leverage(model: EvidenceModel, values: np.ndarray, strength: float, number: int) -> np.ndarray:
-    """A few multiplicative steps of e, then the set of edges with the largest expected F1."""
-    e = np.maximum(values, 0.03 * strength)
-    estimator = SampledEvidence(seed=number)
-    for step in range(_ROUNDS):
-        moments = estimator(model, e, step).expectations
-        e = e * (moments.edge_prior / np.maximum(moments.edge_posterior, np.finfo(float).tiny)) ** 1.7
-    leverage = np.clip(e * moments.edge_prior / len(model.coupling), 0.0, 1.0)
-    return np.where(largest_expected_f1(leverage), e, 0.0)
-
-
 # ---------------------------------------------------------------------- all resamples
 
 
-def _collect(model: GGMTLRegressor, plan: _Plan, found: np.ndarray) -> EdgeStability:
-    edges, n = plan.start.edges.reshape(-1, 2), len(model.tasks_)
-    weight = np.zeros(len(edges))
-    keys, reported = edges @ [n, 1], model.graph_.edges @ [n, 1]
-    here = np.isin(reported, keys)
-    weight[np.searchsorted(keys, reported[here])] = model.graph_.weights[here]
-    frequency = (found > 0).mean(axis=0)
-    low, high = np.percentile(found, _INTERVAL, axis=0) if len(edges) else (weight, weight)
-    shown = np.flatnonzero((frequency > 0) | (weight > 0))
-    order = shown[np.lexsort((-weight[shown], -frequency[shown]))]
+def _collect(model: GGMTLRegressor, found: Sequence[TaskGraph]) -> EdgeStability:
+    n = len(model.tasks_)
+    keys = np.unique(np.concatenate([graph.edges @ [n, 1] for graph in (model.graph_, *found)]))
+    weight, *others = (_weights_on(graph, keys, n) for graph in (model.graph_, *found))
+    weights = np.array(others)
+    frequency = (weights > 0).mean(axis=0)
+    low, high = np.percentile(weights, _INTERVAL, axis=0) if len(keys) else (weight, weight)
+    order = np.lexsort((-weight, -frequency))
+    edges = np.column_stack([keys // n, keys % n])
     return EdgeStability(
         model.tasks_, edges[order], frequency[order], weight[order], low[order], high[order], len(found)
     )
+
+
+def _weights_on(graph: TaskGraph, keys: np.ndarray, n: int) -> np.ndarray:
+    out = np.zeros(len(keys))
+    out[np.searchsorted(keys, graph.edges @ [n, 1])] = graph.weights
+    return out

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.stats import t
 from sklearn.base import clone
 
 from ggmtl.bilevel import GraphFit
@@ -20,6 +21,8 @@ from ggmtl.statistics import FoldedLoss
 
 # Two-sided 95 % of the normal distribution.
 _QUANTILE = 1.96
+# Standard errors of a clear loss; spreads (by the median deviation) of an outlier.
+_CLEAR, _OUTLYING = 2.0, 3.5
 _SIMPLE = ("pooled", "hub", "independent")
 _WORDS = {
     "pooled": "one model for all tasks",
@@ -65,8 +68,8 @@ class TransferReport:
     task_gains : tuple of Gain
         Per task, the chosen level against the task by itself.
     hurt : array of labels
-        Tasks that sharing hurts: their gain is negative beyond its interval and beyond what chance gives among so
-        many tasks.
+        Tasks that sharing hurts: their gain is negative beyond what chance gives among so many tasks, or beyond its
+        own interval and far from the gains of the other tasks.
     verdict : str
         One sentence.
     """
@@ -145,8 +148,7 @@ def _report(model: GGMTLRegressor, result: PathResult, names: tuple[str, ...]) -
     alone = names.index("independent")
     candidate = result.chosen if result.chosen in graphs or not graphs else min(graphs, key=lambda k: mean[k])
     gain = _gain(errors, candidate, reference)
-    task_gains, scores = _task_gains(errors, result.chosen, alone)
-    hurt = model.tasks_[scores < -_chance(int(np.isfinite(scores).sum()))]
+    hurt = model.tasks_[_hurt(errors, result.chosen, alone)]
     return TransferReport(
         model.tasks_,
         names,
@@ -155,7 +157,7 @@ def _report(model: GGMTLRegressor, result: PathResult, names: tuple[str, ...]) -
         names[result.chosen],
         gain,
         _gain(errors, result.chosen, alone),
-        task_gains,
+        _task_gains(errors, result.chosen, alone),
         hurt,
         _verdict(names, result.chosen, reference, graphs, gain, _gain(errors, reference, alone), alone),
     )
@@ -183,31 +185,50 @@ def _relative(excess: float, deviation: float, reference: float) -> Gain:
     return Gain(*(float(1.0 - np.sqrt(max(1.0 + bound / reference, 0.0))) for bound in bounds))
 
 
-def _task_gains(errors: FoldErrors, level: int, reference: int) -> tuple[tuple[Gain, ...], np.ndarray]:
-    """Per task: gain with its interval, from the spread over folds, and its t-score."""
+def _task_gains(errors: FoldErrors, level: int, reference: int) -> tuple[Gain, ...]:
+    """Per task: gain with its interval, from the spread over folds."""
     difference = errors.squared[level] - errors.squared[reference]
     count = errors.count.sum(axis=0)
+    rows = np.where(count > 0, count, np.nan)
     folds = (errors.count > 0).sum(axis=0)
-    mean = difference.sum(axis=0) / np.where(count > 0, count, np.nan)
+    mean = difference.sum(axis=0) / rows
     centred = np.where(errors.count > 0, difference - mean * errors.count, 0.0)
-    deviation = np.sqrt((centred**2).sum(axis=0) * folds / np.maximum(folds - 1, 1)) / np.where(
-        count > 0, count, np.nan
-    )
-    # Errors summed over folds, as a small file keeps them, have no spread within a task: tasks lend theirs.
+    deviation = np.sqrt((centred**2).sum(axis=0) * folds / np.maximum(folds - 1, 1)) / rows
     if len(difference) == 1:
-        spread = np.nanstd(mean * np.sqrt(count))
-        deviation = spread / np.sqrt(np.maximum(count, 1.0))
+        # Errors summed over folds, as a small file keeps them, have no spread within a task: tasks lend theirs.
+        deviation = np.nanstd(mean * np.sqrt(count)) / np.sqrt(rows)
     base = errors.task_mean()[reference]
-    gains = tuple(_relative(float(m), float(s), float(b)) for m, s, b in zip(mean, deviation, base))
-    scores = np.where(deviation > 0, -mean / np.where(deviation > 0, deviation, 1.0), np.nan)
-    return gains, scores
+    return tuple(_relative(float(m), float(s), float(b)) for m, s, b in zip(mean, deviation, base))
 
 
-def _chance(n: int) -> float:
-    """Standard deviations that the largest of n scores exceeds by chance one time in twenty, for few folds."""
-    from scipy.stats import t
+def _loss_scores(errors: FoldErrors, level: int, reference: int) -> np.ndarray:
+    """t-scores of the mean over folds of ln(MSE/MSE_reference), shape (n,); NaN with fewer than three folds.
 
-    return float(t.ppf(1.0 - 0.05 / max(n, 1), df=4))
+    Logarithms, because one bad row in a fold must not hide that all folds are worse.
+    """
+    seen = errors.count > 0
+    floor = 1e-12 * errors.squared.mean() + np.finfo(float).tiny
+    ratio = np.log((errors.squared[level] + floor) / (errors.squared[reference] + floor))
+    folds = seen.sum(axis=0)
+    number = np.where(folds >= 3, folds, np.nan)
+    mean = np.where(seen, ratio, 0.0).sum(axis=0) / number
+    variance = (np.where(seen, ratio - mean, 0.0) ** 2).sum(axis=0) / (number - 1)
+    return mean / np.sqrt(variance / number + np.finfo(float).tiny)
+
+
+def _hurt(errors: FoldErrors, level: int, reference: int) -> np.ndarray:
+    """Which tasks do significantly worse than by themselves, shape (n,)."""
+    scores = _loss_scores(errors, level, reference)
+    known = np.isfinite(scores)
+    freedom = max(len(errors.count) - 1, 1)
+    by_chance = float(t.ppf(1.0 - 0.05 / max(int(known.sum()), 1), df=freedom))
+    loss = errors.task_mean()[level] - errors.task_mean()[reference]
+    if not known.any():
+        return known
+    middle = np.median(loss[known])
+    width = 1.4826 * np.median(np.abs(loss[known] - middle))
+    outlying = loss - middle > _OUTLYING * width
+    return known & (loss > 0) & ((scores > by_chance) | ((scores > _CLEAR) & outlying))
 
 
 def _verdict(

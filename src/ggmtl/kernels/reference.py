@@ -2,9 +2,64 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 _CHUNK = 1 << 22  # numbers gathered at a time, so that a copy of the rows is never needed whole
+
+
+class Operator(NamedTuple):
+    """A = blockdiag(G_i + diag(s_i)) − W ⊗ diag(Λ) − (11ᵀ/n) ⊗ diag(h), with one weight per edge in W.
+
+    Parameters
+    ----------
+    gram : array of shape (n, p, p)
+        G, symmetric.
+    diagonal : array of shape (n, p)
+        s.
+    start, neighbour, weight : arrays of shape (n + 1,), (2m,), (2m,)
+        Row i of W: tasks neighbour[start[i]:start[i + 1]] and their weights.
+    coupling : array of shape (p,)
+        Λ.
+    hub_share : array of shape (p,)
+        h/n.
+    """
+
+    gram: np.ndarray
+    diagonal: np.ndarray
+    start: np.ndarray
+    neighbour: np.ndarray
+    weight: np.ndarray
+    coupling: np.ndarray
+    hub_share: np.ndarray
+
+
+class Cycle(NamedTuple):
+    """Block-Jacobi sweeps B, a graph-level solve C, the same sweeps; without levels, one sweep B alone.
+
+    Parameters
+    ----------
+    inverse : array of shape (n, p, p)
+        B, the inverse of the diagonal blocks of A.
+    levels : array of shape (g, n, n)
+        C for each group of coordinates.
+    columns : array of int, shape (p,)
+        Coordinates, group by group.
+    bounds : array of int, shape (g + 1,)
+        Group k holds columns[bounds[k]:bounds[k + 1]].
+    sweeps : int
+        Sweeps before and after C.
+    exact : bool
+        Whether B inverts the blocks so accurately that their product may be taken for the identity.
+    """
+
+    inverse: np.ndarray
+    levels: np.ndarray
+    columns: np.ndarray
+    bounds: np.ndarray
+    sweeps: int
+    exact: bool
 
 
 def segment_cross_products(rows: np.ndarray, segment: np.ndarray, n_segments: int) -> np.ndarray:
@@ -26,3 +81,121 @@ def segment_cross_products(rows: np.ndarray, segment: np.ndarray, n_segments: in
             block = rows[order[start[chunk][:, None] + np.arange(size)]]
             out[chunk] = np.matmul(block.transpose(0, 2, 1), block)
     return out
+
+
+def inverse_blocks(gram: np.ndarray, diagonal: np.ndarray) -> np.ndarray:
+    """(G_i + diag(s_i))⁻¹ = L⁻ᵀL⁻¹ from the Cholesky factor L, shape (n, p, p); symmetric positive definite.
+
+    Raises ``numpy.linalg.LinAlgError`` where a block is not positive definite to working accuracy.
+    """
+    blocks = gram.copy()
+    index = np.arange(gram.shape[1])
+    blocks[:, index, index] += diagonal
+    root = np.linalg.inv(np.linalg.cholesky(blocks))
+    return np.matmul(root.transpose(0, 2, 1), root)
+
+
+def block_product(blocks: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """blocks_i · values_i for symmetric blocks (n, p, p) and values (n, p) or (n, p, r)."""
+    if values.ndim == 2:
+        return np.matmul(blocks, values[..., None])[..., 0]
+    return np.matmul(blocks, values)
+
+
+def neighbour_lists(edges: np.ndarray, weights: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The symmetric weight matrix W of an edge list by rows: start (n + 1,), neighbour (2m,), weight (2m,)."""
+    source, target = np.concatenate([edges, edges[:, ::-1]]).T
+    order = np.argsort(source, kind="stable")
+    start = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=n))])
+    return start, target[order], np.tile(weights, 2)[order]
+
+
+def graph_product(operator: Operator, values: np.ndarray) -> np.ndarray:
+    """(W ⊗ diag(Λ) + (11ᵀ/n) ⊗ diag(h)) · values for values of shape (n, p)."""
+    n = len(values)
+    source = np.repeat(np.arange(n), np.diff(operator.start))
+    out = np.zeros_like(values)
+    np.add.at(out, source, operator.weight[:, None] * values[operator.neighbour])
+    return out * operator.coupling + operator.hub_share * values.sum(axis=0)
+
+
+def system_product(operator: Operator, values: np.ndarray) -> np.ndarray:
+    """A · values for values of shape (n, p)."""
+    own = block_product(operator.gram, values) + operator.diagonal * values
+    return own - graph_product(operator, values)
+
+
+def smooth(operator: Operator, cycle: Cycle, residual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One block-Jacobi sweep z = Bq from a zero start, and what it leaves, q − Az.
+
+    With D = B⁻¹ the diagonal blocks of A, q − Az = (D − A)z needs no product with them.
+    """
+    value = block_product(cycle.inverse, residual)
+    if cycle.exact:
+        return value, graph_product(operator, value) - operator.hub_share * value
+    return value, residual - system_product(operator, value)
+
+
+def graph_solve(cycle: Cycle, residual: np.ndarray) -> np.ndarray:
+    """C · residual, group by group of coordinates."""
+    out = np.zeros_like(residual)
+    for matrix, first, last in zip(cycle.levels, cycle.bounds[:-1], cycle.bounds[1:]):
+        columns = cycle.columns[first:last]
+        out[:, columns] = matrix @ residual[:, columns]
+    return out
+
+
+def run_cycle(operator: Operator, cycle: Cycle, residual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The preconditioner z = M⁻¹q, and q − Az, which comes for free."""
+    value, left = smooth(operator, cycle, residual)
+    if not len(cycle.levels):
+        return value, left
+    for _ in range(cycle.sweeps - 1):
+        step, left = smooth(operator, cycle, left)
+        value += step
+    step = graph_solve(cycle, left)
+    value += step
+    left -= system_product(operator, step)
+    for _ in range(cycle.sweeps):
+        step, left = smooth(operator, cycle, left)
+        value += step
+    return value, left
+
+
+def conjugate_gradient(
+    operator: Operator,
+    cycle: Cycle,
+    value: np.ndarray,
+    residual: np.ndarray,
+    goal: float,
+    max_iter: int,
+    patience: int,
+) -> int:
+    """Preconditioned conjugate gradients on A·correction = residual; adds to `value` and lowers `residual` in place.
+
+    Ends at ‖residual‖ ≤ goal, after `max_iter` steps, or `patience` steps after the last progress; returns the
+    number of steps. The product of A with the direction follows the recurrence of the direction,
+
+        z = M⁻¹r,  d ← z + βd,  Ad ← Az + βAd,
+
+    because the cycle returns r − Az beside z.
+    """
+    direction, image = np.zeros_like(value), np.zeros_like(value)
+    previous, best, since_best = 0.0, np.inf, 0
+    for step in range(max_iter):
+        correction, left = run_cycle(operator, cycle, residual)
+        product = np.vdot(residual, correction)
+        beta = product / previous if previous > 0 else 0.0
+        direction = correction + beta * direction
+        image = residual - left + beta * image
+        curvature = np.vdot(direction, image)
+        alpha = product / curvature if curvature > 0 else 0.0
+        value += alpha * direction
+        residual -= alpha * image
+        previous = product
+        norm = np.linalg.norm(residual)
+        since_best = 0 if norm < 0.99 * best else since_best + 1
+        best = norm if since_best == 0 else best
+        if norm <= goal or since_best >= patience:
+            return step + 1
+    return max_iter

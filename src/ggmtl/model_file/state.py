@@ -17,7 +17,7 @@ from ggmtl.path import FoldErrors, PathResult
 from ggmtl.statistics import Scaling, TaskStatistics
 
 _KIND = "GGMTLRegressor"
-_FIT_VALUES = ("name", "value", "iterations", "status", "certificate", "history")
+_FIT_VALUES = ("name", "value", "iterations", "status", "certificate", "history", "supported")
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,7 @@ def _pack_result(result: PathResult, arrays: dict[str, np.ndarray]) -> dict[str,
         arrays["errors.squared"] = round_mantissa(result.errors.squared.sum(axis=1))
         arrays["errors.count"] = result.errors.count.sum(axis=0).astype(np.float32)
     return {
+        "reported": fit.reported_weights is not None,
         "fit": {name: encode(getattr(fit, name), name) for name in _FIT_VALUES},
         "levels": [[level.name, encode(float(level.value), "value")] for level in result.levels],
         "chosen": result.chosen,
@@ -139,21 +140,23 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> ModelStat
     parameters, facts = {k: decode(v) for k, v in content["parameters"].items()}, decode(content["facts"])
     if not isinstance(facts, dict):
         raise ValueError("the facts are no table")
+    graph = TaskGraph(arrays["graph.edges"], arrays["graph.weights"], names)
     return ModelState(
         parameters,
         facts,
         names,
         features,
         Scaling(arrays["center"], arrays["scale"], center, scale, bool(intercept)),
-        _unpack_result(content, arrays, len(names)),
-        TaskGraph(arrays["graph.edges"], arrays["graph.weights"], names),
+        _unpack_result(content, arrays, graph),
+        graph,
         float(content["noise"]),
         None if errors is None else errors.astype(np.float64),
         _unpack_statistics(content, arrays, names, features) if "cross" in arrays else None,
     )
 
 
-def _unpack_result(content: dict[str, Any], arrays: dict[str, np.ndarray], n: int) -> PathResult:
+def _unpack_result(content: dict[str, Any], arrays: dict[str, np.ndarray], graph: TaskGraph) -> PathResult:
+    n = graph.n_tasks
     edges = TaskGraph(arrays["edges"], arrays["edge_values"], np.arange(n))
     width = arrays["coefficients"].shape[1]
     values = {name: decode(content["fit"][name]) for name in _FIT_VALUES}
@@ -163,6 +166,7 @@ def _unpack_result(content: dict[str, Any], arrays: dict[str, np.ndarray], n: in
         coupling=arrays["coupling"],
         hub=arrays["hub"],
         coefficients=arrays["coefficients"],
+        reported_weights=_shown(edges, graph) if content["reported"] else None,
         **values,
     )
     chosen = content["chosen"]
@@ -177,6 +181,15 @@ def _unpack_result(content: dict[str, Any], arrays: dict[str, np.ndarray], n: in
         squared, count = arrays["errors.squared"].astype(float), arrays["errors.count"].astype(float)
         errors = FoldErrors(squared[:, None, :], count[None])
     return PathResult(tuple(levels), errors, chosen, str(content["criterion"]))
+
+
+def _shown(edges: TaskGraph, graph: TaskGraph) -> np.ndarray:
+    """Weights of the reported graph on all edges of the fit, zero for those not reported."""
+    n = graph.n_tasks
+    keys, shown = edges.edges @ [n, 1], graph.edges @ [n, 1]
+    out = np.zeros(len(keys))
+    out[np.flatnonzero(np.isin(keys, shown))] = graph.weights[np.isin(shown, keys)]
+    return out
 
 
 def _name_only(name: str, value: float, width: int) -> GraphFit:

@@ -1,8 +1,8 @@
 """Standard errors of the models, removing an edge, adding a task."""
 
-from ggmtl.posterior.attachment import AttachedTask, attach, insert_task
+from ggmtl.posterior.attachment import AttachedTask, attach, insert_task, new_weights
 from ggmtl.posterior.removal import WithoutEdge, without_edge
-from ggmtl.posterior.uncertainty import Posterior, noise_variance, posterior_of, present_problem, user_units
+from ggmtl.posterior.uncertainty import Posterior, posterior_of, present_problem, user_units
 
 __all__ = [
     "AttachedTask",
@@ -10,7 +10,7 @@ __all__ = [
     "WithoutEdge",
     "attach",
     "insert_task",
-    "noise_variance",
+    "new_weights",
     "posterior_of",
     "present_problem",
     "user_units",

@@ -128,10 +128,22 @@ def insert_task(fit: GraphFit, attached: AttachedTask, position: int) -> GraphFi
     edges = fit.edges + (fit.edges >= position)
     others = attached.neighbours + (attached.neighbours >= position)
     new = np.sort(np.column_stack([others, np.full(len(others), position)]).reshape(-1, 2), axis=1)
+    values = np.append(fit.edge_values, np.full(len(new), attached.edge_value))
+    joined = np.concatenate([edges, new]).astype(np.int64)
+    shown = fit.reported_weights
     return replace(
         fit,
-        edges=np.concatenate([edges, new]).astype(np.int64),
-        edge_values=np.append(fit.edge_values, np.full(len(new), attached.edge_value)),
+        edges=joined,
+        edge_values=values,
+        reported_weights=None if shown is None else np.append(shown, new_weights(joined, values, len(new))),
         coupling=attached.coupling,
         coefficients=np.insert(fit.coefficients, position, attached.coefficients, axis=0),
     )
+
+
+def new_weights(edges: np.ndarray, edge_values: np.ndarray, number: int) -> np.ndarray:
+    """e_ij/√(max_i · max_j) of the last `number` edges, shape (number,)."""
+    heaviest = np.zeros(int(edges.max(initial=0)) + 1)
+    np.maximum.at(heaviest, edges.ravel(), np.repeat(edge_values, 2))
+    last = slice(len(edges) - number, None)
+    return edge_values[last] / np.sqrt(heaviest[edges[last]]).prod(axis=1)

@@ -6,6 +6,10 @@ Given graph, strengths and noise σ², the models are Gaussian:
 
 with Q twice the inner minimum, N rows and c directions on which the prior is flat (p with a hub). For the
 penalties that are not squared, A is the Hessian at the models and σ² = ‖residual‖²/(N − tr A⁻¹G).
+
+A graph that was searched for fits its rows better than chance allows, and σ² from the same rows is then too small.
+With edges, σ² is therefore at least the residual variance of the tasks by themselves, and at least so large that
+predictions are as uncertain as the errors on held-out rows say, where these are known.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ from ggmtl.system import Curvature, TaskSystem
 
 # Up to this many coefficients in all, A is inverted.
 EXACT_SIZE = 3000
+# Degrees of freedom from which a residual variance is worth having.
+_ENOUGH = 20.0
 
 
 @dataclass(frozen=True)
@@ -77,9 +83,15 @@ def user_units(scaling: Scaling) -> np.ndarray:
 
 
 def posterior_of(
-    fit: GraphFit, loss: LeastSquares, settings: Settings, *, n_samples: int = 64, seed: int = 0
+    fit: GraphFit,
+    loss: LeastSquares,
+    settings: Settings,
+    *,
+    held_out: float | None = None,
+    n_samples: int = 64,
+    seed: int = 0,
 ) -> Posterior:
-    """Posterior of all models on the given rows.
+    """Posterior of all models on the given rows; `held_out` is the mean squared error on rows not seen, if known.
 
     Exact without edges and where all models together have at most ``EXACT_SIZE`` coefficients; else each block is
 
@@ -99,15 +111,10 @@ def posterior_of(
     else:
         blocks, exact = _sampled_blocks(system, n_samples, seed), False
     noise = _noise(problem, values, fit.coefficients, blocks)
+    if len(system.edges):
+        spread = float(np.einsum("npq,npq->", blocks, loss.gram)) / max(float(loss.count.sum()), 1.0)
+        noise = max(noise, _pure_error(loss), (held_out or 0.0) / (1.0 + spread))
     return Posterior(blocks, _new_task_covariance(fit, system, noise, blocks), noise, exact)
-
-
-def noise_variance(fit: GraphFit, loss: LeastSquares, settings: Settings) -> float:
-    """σ² alone, which for the squared penalty needs no covariance."""
-    if settings.penalty != "squared_l2" or not np.isfinite(fit.hub).all():
-        return posterior_of(fit, loss, settings).noise
-    problem, values = present_problem(fit, loss, settings)
-    return _noise(problem, values, fit.coefficients, np.empty(0))
 
 
 def present_problem(fit: GraphFit, loss: LeastSquares, settings: Settings) -> tuple[InnerProblem, np.ndarray]:
@@ -223,6 +230,18 @@ def _noise(problem: InnerProblem, values: np.ndarray, coefficients: np.ndarray, 
         used = float(np.einsum("npq,npq->", blocks, loss.gram))
         noise = 2 * loss.value(coefficients) / max(rows - used, 1.0)
     return _floored(noise, loss)
+
+
+def _pure_error(loss: LeastSquares) -> float:
+    """Residual variance of every task by itself, Σ_i ‖residual_i‖²/(N − Σ_i rank X_i); zero where few rows tell."""
+    spectrum, vectors = np.linalg.eigh(loss.gram)
+    used = spectrum > 1e-10 * np.maximum(spectrum[:, -1:], np.finfo(float).tiny)
+    freedom = float(loss.count.sum() - used.sum())
+    if freedom < _ENOUGH:
+        return 0.0
+    along = np.einsum("npk,np->nk", vectors, loss.moment) ** 2
+    explained = np.where(used, along / np.where(used, spectrum, 1.0), 0.0).sum(axis=1)
+    return float(np.maximum(loss.target_square - explained, 0.0).sum()) / freedom
 
 
 def _flat_directions(problem: InnerProblem) -> int:

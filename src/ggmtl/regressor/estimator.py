@@ -31,8 +31,8 @@ class GGMTLRegressor(GrowingModel):
             + ½ Σ_i (w_i − w_0)ᵀ H (w_i − w_0) + ½ρ Σ_i ‖w_i‖²
 
     (w_0 is the common model, the *hub*), and the graph e, with the strengths Λ and H where they are not given,
-    minimises an outer criterion. X and y are scaled by pooled totals first, so units do not matter; all results are in the
-    units of the data.
+    minimises an outer criterion. X and y are scaled by pooled totals first, so units do not matter; all results are in
+    the units of the data.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from ggmtl.errors import InputError
 from ggmtl.graph import TaskGraph
 from ggmtl.model_file import ModelState, write_model
 from ggmtl.path import PathResult
-from ggmtl.posterior import Posterior, noise_variance, posterior_of
+from ggmtl.posterior import Posterior, posterior_of
 from ggmtl.regressor.parameters import check_parameters, settings_of
 from ggmtl.shell import LearnedModels, TaskRegressor
 from ggmtl.statistics import FoldedLoss, TaskStatistics
@@ -154,7 +154,8 @@ class FittedModel(TaskRegressor):
     def _posterior(self) -> Posterior:
         if self._posterior_kept is None:
             self._kept_statistics("return_std=True")
-            joint = posterior_of(self._fit_used, self._folded().total, self._settings_used)
+            held_out = self._path_result.honest_error()
+            joint = posterior_of(self._fit_used, self._folded().total, self._settings_used, held_out=held_out)
             # Tasks attached later were given a prior of their own, the others held fixed.
             for label, covariance in self._attached:
                 joint.covariance[locate_tasks(self.tasks_, np.array([label]))[0]] = covariance
@@ -163,7 +164,7 @@ class FittedModel(TaskRegressor):
 
     def _noise_variance(self) -> float:
         if self._noise is None:
-            self._noise = noise_variance(self._fit_used, self._folded().total, self._settings_used)
+            self._noise = self._posterior().noise
         return self._noise
 
     def _standard_errors_used(self) -> np.ndarray:

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.graph import TaskGraph
 from ggmtl.path import FoldErrors, PathResult
-from ggmtl.posterior import AttachedTask, attach, insert_task, user_units
+from ggmtl.posterior import AttachedTask, attach, insert_task, new_weights, user_units
 from ggmtl.regressor.fitted import FittedModel
 from ggmtl.statistics import TaskStatistics, deal_folds
 from ggmtl.tasks import TaskData, locate_tasks, read_labels, read_training
@@ -97,7 +97,8 @@ class GrowingModel(FittedModel):
         width = data.X.shape[1]
         if width != self.n_features_in_:
             raise InputError(
-                f"X has {width} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
+                f"X has {width} features, but {type(self).__name__} is expecting {self.n_features_in_} features as "
+                "input"
             )
         known = tuple(self.feature_names_)
         if data.feature_names is not None and hasattr(self, "feature_names_in_") and data.feature_names != known:
@@ -158,12 +159,10 @@ class GrowingModel(FittedModel):
             np.insert(result.errors.count, position, 0.0, axis=1),
         )
         names = np.concatenate([self.tasks_[:position], label, self.tasks_[position:]])
-        new = slice(len(old.edges), None)
-        heaviest = np.zeros(len(names))
-        np.maximum.at(heaviest, fit.edges.ravel(), np.repeat(fit.edge_values, 2))
-        weights = np.sqrt(attached.edge_value / heaviest[fit.edges[new].sum(axis=1) - position])
+        new = fit.edges[len(old.edges) :]
+        weights = new_weights(fit.edges, fit.edge_values, len(new))
         grown = TaskGraph(
-            np.concatenate([graph.edges + (graph.edges >= position), fit.edges[new]]),
+            np.concatenate([graph.edges + (graph.edges >= position), new]),
             np.append(graph.weights, weights),
             names,
         )

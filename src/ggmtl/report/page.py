@@ -10,7 +10,7 @@ from typing import Any
 from ggmtl.errors import require
 from ggmtl.graph.exports import write_whole
 from ggmtl.report.places import place_tasks
-from ggmtl.summary import describe_graph, summarize
+from ggmtl.summary import describe_gain, describe_graph, summarize
 
 # Escapes that JSON reads back and HTML cannot mistake for markup; the last two end a line in old scripts.
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -47,6 +47,7 @@ def render_report(summary: dict[str, Any], title: str | None = None) -> str:
     return template.render(
         title=title or f"Which of the {summary['n_tasks']:,} tasks are alike",
         summary=summary,
+        detail=describe_gain(summary),
         graph_words=describe_graph(summary),
         style=markup((folder / "page.css").read_text(encoding="utf-8")),
         script=markup((folder / "page.js").read_text(encoding="utf-8")),

@@ -1,0 +1,216 @@
+"""The commands. Exit codes: 0 done, 1 the data or the model were refused, 2 the command was not understood."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any
+
+import numpy as np
+import pyarrow as pa
+import typer
+
+from ggmtl import GGMTLRegressor, __version__
+from ggmtl.cli import comparison, workflow
+from ggmtl.cli.output import complain, say, show_comparison, show_summary, working
+from ggmtl.cli.tables import write_table
+from ggmtl.errors import GGMTLError, InputError
+from ggmtl.report import write_report
+from ggmtl.summary import summarize
+
+app = typer.Typer(
+    name="ggmtl",
+    help="Regression for many related tasks: every task's model, and which tasks are alike.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Input = Annotated[Path, typer.Argument(help="CSV or Parquet file.", exists=True, dir_okay=False, readable=True)]
+Model = Annotated[Path, typer.Argument(help="File written by fit.", exists=True, dir_okay=False, readable=True)]
+Task = Annotated[str, typer.Option(help="Column that says which task a row belongs to.")]
+Target = Annotated[str, typer.Option(help="Column to predict.")]
+Features = Annotated[str | None, typer.Option(help="Columns to learn from, separated by commas. Default: all others.")]
+DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows that miss a value.")]
+
+
+def run() -> None:
+    """Entry point."""
+    app()
+
+
+def friendly(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn errors that have a message for the user into that message and exit code 1."""
+
+    @functools.wraps(command)
+    def wrapped(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except GGMTLError as error:
+            complain(error)
+            raise typer.Exit(1) from None
+        except OSError as error:
+            complain(f"{error.filename or 'A file'}: {error.strerror or error}.")
+            raise typer.Exit(1) from None
+
+    return wrapped
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False) -> None:
+    """Regression for many related tasks: every task's model, and which tasks are alike."""
+    if version:
+        say(f"ggmtl {__version__}")
+        raise typer.Exit()
+
+
+@app.command()
+@friendly
+def demo(output: Annotated[Path, typer.Option(help="Page to write.")] = Path("report.html")) -> None:
+    """Fit the exam scores of 4,059 pupils in 65 London schools, and write a report."""
+    from ggmtl.datasets import load_exam
+
+    data = load_exam()
+    labels = np.array([f"School {label}" for label in data.tasks.tolist()])
+    frame = pa.table({"school": labels} | {name: data.X[:, k] for k, name in enumerate(data.columns)})
+    say("Exam scores in 65 Inner London schools: which schools are alike?")
+    model = _fit(frame, data.y, "school")
+    show_summary(summarize(model))
+    _write_report(model, output, "Exam scores in 65 Inner London schools")
+
+
+@app.command()
+@friendly
+def fit(
+    data: Input,
+    task: Task,
+    target: Target,
+    features: Features = None,
+    drop_missing: DropMissing = False,
+    output: Annotated[Path | None, typer.Option(help="Model file to write, for example model.ggmtl.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Page to write, for example report.html.")] = None,
+) -> None:
+    """Fit every task's model and the graph, and say what was found."""
+    rows = _read(data, task, target, features, drop_missing)
+    model = _fit(rows.frame, rows.target, task)
+    show_summary(summarize(model))
+    if output is not None:
+        workflow.save(model, output, rows.encoding)
+        say(f"Model: {output}", "dim")
+    if report is not None:
+        _write_report(model, report, f"{target} by {task}")
+
+
+@app.command()
+@friendly
+def predict(
+    model: Model,
+    data: Input,
+    output: Annotated[Path, typer.Option(help="CSV or Parquet file to write.")],
+    drop_missing: DropMissing = False,
+    unseen: Annotated[str, typer.Option(help="For tasks not seen in training: error, or hub (the common model).")] = "error",
+) -> None:
+    """Predict new rows: the file's columns and one more, prediction."""
+    fitted, encoding = workflow.load(model)
+    if not isinstance(fitted.task, str):
+        raise InputError(f"{model} was not fitted to a table with a task column; use Python to predict with it.")
+    fitted.set_params(unseen=unseen)
+    table, frame, dropped = workflow.read_new_rows(data, fitted, encoding, drop_missing)
+    values = fitted.predict(frame)
+    name = "prediction"
+    while name in table.column_names:
+        name = f"{name}_"
+    write_table(table.append_column(name, pa.chunked_array([np.asarray(values)])), output)
+    _say_dropped(dropped)
+    say(f"{len(values):,} predictions: {output}")
+
+
+@app.command()
+@friendly
+def report(
+    model: Model,
+    output: Annotated[Path, typer.Option(help="Page to write.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="Heading of the page.")] = None,
+) -> None:
+    """Write the page about a saved model."""
+    fitted, encoding = workflow.load(model)
+    _write_report(fitted, output, title or (f"{encoding.target} by {fitted.task}" if fitted.task else None))
+
+
+@app.command()
+@friendly
+def compare(
+    data: Input,
+    task: Task,
+    target: Target,
+    features: Features = None,
+    drop_missing: DropMissing = False,
+    folds: Annotated[int, typer.Option(help="Folds of the comparison.", min=2)] = 5,
+    methods: Annotated[str | None, typer.Option(help="Methods, separated by commas. Default: all.")] = None,
+) -> None:
+    """Compare every method on the same folds."""
+    chosen = comparison.choose_methods(_split(methods))
+    rows = _read(data, task, target, features, drop_missing)
+    with working("Comparing") as change:
+        result = comparison.compare(rows, chosen, folds, lambda name: change(f"{name}, {folds} folds"))
+    show_comparison(result)
+
+
+@app.command()
+@friendly
+def bench(
+    tasks: Annotated[int, typer.Option(min=2, help="Number of tasks.")] = 50,
+    rows: Annotated[int, typer.Option(min=5, help="Rows of each task.")] = 20,
+    features: Annotated[int, typer.Option(min=1, help="Number of features.")] = 5,
+) -> None:
+    """Time a fit and a prediction on made-up clusters of tasks on this machine."""
+    from ggmtl.datasets import make_clusters
+
+    data = make_clusters(min(5, tasks), tasks, features, rows, noise=1.0, random_state=0)
+    start = perf_counter()
+    with working(f"Fitting {tasks:,} tasks"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
+    fitted = perf_counter()
+    model.predict(data.X, tasks=data.tasks)
+    done = perf_counter()
+    say(f"{tasks:,} tasks, {len(data.y):,} rows, {features:,} features")
+    say(f"fit      {fitted - start:.3f} s")
+    say(f"predict  {done - fitted:.3f} s")
+
+
+def _read(data: Path, task: str, target: str, features: str | None, drop_missing: bool) -> workflow.Rows:
+    rows = workflow.read_rows(data, task, target, _split(features), drop_missing)
+    _say_dropped(rows.n_dropped)
+    for note in rows.encoding.notes():
+        say(f"Note: {note}.", "dim")
+    return rows
+
+
+def _fit(frame: pa.Table, target: np.ndarray, task: str) -> GGMTLRegressor:
+    n_tasks = len(frame[task].unique())
+    with warnings.catch_warnings(record=True) as caught, working(f"Fitting {n_tasks:,} tasks"):
+        warnings.simplefilter("always")
+        model = GGMTLRegressor(task=task).fit(frame, target)
+    for text in dict.fromkeys(str(entry.message) for entry in caught if issubclass(entry.category, UserWarning)):
+        say(f"Note: {text}", "dim")
+    return model
+
+
+def _write_report(model: GGMTLRegressor, output: Path, title: str | None) -> None:
+    with working("Writing the report"):
+        write_report(model, output, title)
+    say(f"Report: {output}", "dim")
+
+
+def _say_dropped(number: int) -> None:
+    if number:
+        say(f"Note: {number:,} row{'' if number == 1 else 's'} with missing values left out.", "dim")
+
+
+def _split(names: str | None) -> list[str] | None:
+    return None if names is None else [name.strip() for name in names.split(",") if name.strip()]

@@ -1,0 +1,148 @@
+"""Every method on the same folds: who predicts rows not seen best, and by how much."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ggmtl import GGMTLRegressor, baselines
+from ggmtl.cli.workflow import Rows
+from ggmtl.errors import GGMTLError, InputError, ParameterError, did_you_mean
+from ggmtl.path import FoldErrors
+from ggmtl.statistics import deal_folds
+from ggmtl.summary import percent
+from ggmtl.tasks import read_training
+
+OWN = "GGMTL"
+_QUANTILE = 1.96
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a method did.
+
+    Parameters
+    ----------
+    name : str
+    error, standard_error : float
+        Root mean square error over all held-out rows; NaN where the method failed.
+    seconds : float
+    failure : str, optional
+        Why it has no error.
+    """
+
+    name: str
+    error: float
+    standard_error: float
+    seconds: float
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All standings, best first, and the verdict."""
+
+    standings: list[Standing]
+    verdict: str
+    n_unscored: int
+
+
+def methods() -> dict[str, type]:
+    """Every method by its short name."""
+    found = {name.removesuffix("Regressor"): getattr(baselines, name) for name in baselines.__all__}
+    return {OWN: GGMTLRegressor, **found}
+
+
+def choose_methods(names: list[str] | None) -> dict[str, type]:
+    """The methods named, in any case; all of them by default."""
+    known = methods()
+    if not names:
+        return known
+    lower = {name.lower(): name for name in known}
+    for name in names:
+        if name.lower() not in lower:
+            raise ParameterError(f"--methods: there is no method {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}.")
+    return {lower[name.lower()]: known[lower[name.lower()]] for name in names}
+
+
+def compare(
+    rows: Rows, chosen: dict[str, type], n_folds: int, progress: Callable[[str], Any] = lambda name: None
+) -> Comparison:
+    """Cross-validate every method; each learns its own strengths on the training rows alone."""
+    data = read_training(rows.frame, rows.target, task=rows.task)
+    folds = deal_folds(data, n_folds, 0)
+    scored = _scored(data.task_index, folds, n_folds)
+    if not scored.any():
+        raise InputError("No task has rows in two folds, so nothing can be compared. Give tasks more rows.")
+    standings, squared = [], {}
+    for name, method in chosen.items():
+        progress(name)
+        standing, errors = _standing(name, method, data, folds, scored, n_folds)
+        standings.append(standing)
+        if errors is not None:
+            squared[name] = errors
+    count = _per_task(np.ones(len(data)), data, folds, scored, n_folds)
+    standings.sort(key=lambda entry: (np.isnan(entry.error), entry.error))
+    return Comparison(standings, _verdict(squared, count), int((~scored).sum()))
+
+
+def _scored(task: np.ndarray, folds: np.ndarray, n_folds: int) -> np.ndarray:
+    """Rows whose task has other rows to learn from: no method can be asked about a task never seen."""
+    total = np.bincount(task)
+    inside = np.zeros((n_folds, len(total)), dtype=np.int64)
+    np.add.at(inside, (folds, task), 1)
+    return inside[folds, task] < total[task]
+
+
+def _standing(name, method, data, folds, scored, n_folds) -> tuple[Standing, np.ndarray | None]:
+    start = perf_counter()
+    residual = np.full(len(data), np.nan)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for k in range(n_folds):
+                train, test = folds != k, (folds == k) & scored
+                if test.any():
+                    model = method().fit(data.X[train], data.y[train], tasks=data.tasks[train])
+                    residual[test] = model.predict(data.X[test], tasks=data.tasks[test]) - data.y[test]
+    except (GGMTLError, np.linalg.LinAlgError) as error:
+        return Standing(name, np.nan, np.nan, perf_counter() - start, str(error)), None
+    squared = _per_task(residual**2, data, folds, scored, n_folds)
+    errors = FoldErrors(squared[None], _per_task(np.ones(len(data)), data, folds, scored, n_folds))
+    root = float(np.sqrt(errors.mean()[0]))
+    deviation = float(errors.standard_error()[0]) / (2.0 * root) if root > 0 else 0.0
+    return Standing(name, root, deviation, perf_counter() - start), squared
+
+
+def _per_task(values, data, folds, scored, n_folds) -> np.ndarray:
+    """Sums over the rows of every fold and task, shape (folds, n)."""
+    out = np.zeros((n_folds, len(data.task_names)))
+    np.add.at(out, (folds[scored], data.task_index[scored]), values[scored])
+    return out
+
+
+def _verdict(squared: dict[str, np.ndarray], count: np.ndarray) -> str:
+    if OWN not in squared or len(squared) < 2:
+        return "There is nothing to compare."
+    names = [OWN, *(name for name in squared if name != OWN)]
+    errors = FoldErrors(np.stack([squared[name] for name in names]), count)
+    mean = errors.mean()
+    best = 1 + int(np.argmin(mean[1:]))
+    excess, deviation = errors.excess(0)
+    shares = (excess[best] + _QUANTILE * deviation[best] * np.array([0.0, -1.0, 1.0])) / mean[best]
+    gain, low, high = 1.0 - np.sqrt(np.maximum(1.0 - shares, 0.0))
+    span = f"(95 % interval of the gain: {_signed(low)} to {_signed(high)})"
+    if low > 0:
+        return f"{OWN} has the lowest error: {percent(gain)} below {names[best]}, the best of the others {span}."
+    if high < 0:
+        return f"{names[best]} has a lower error than {OWN}, which is {percent(-gain)} above {span}."
+    return f"{OWN} and {names[best]}, the best of the others, cannot be told apart {span}."
+
+
+def _signed(share: float) -> str:
+    return f"{'+' if share >= 0 else '−'}{percent(abs(share))}"

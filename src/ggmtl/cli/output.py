@@ -1,0 +1,106 @@
+"""What people see in the terminal. Names come from files: they are printed as text, never as markup or control codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from ggmtl.cli.comparison import OWN, Comparison
+from ggmtl.summary import describe_gain, describe_graph, level_title, number, one_line, sharing_lines, task_line
+
+_GOOD, _QUIET = "green", "dim"
+
+
+def console(error: bool = False) -> Console:
+    """A console on standard output, or on standard error."""
+    return Console(stderr=error, highlight=False, soft_wrap=True)
+
+
+def plain(text: Any, style: str = "") -> Text:
+    """Text whose control characters are replaced, line by line."""
+    return Text("\n".join(one_line(line) for line in str(text).split("\n")), style=style)
+
+
+def say(text: Any, style: str = "") -> None:
+    """Print a line."""
+    console().print(plain(text, style))
+
+
+def complain(text: Any) -> None:
+    """Print what went wrong on standard error."""
+    message = Text("Error: ", style="bold red")
+    console(error=True).print(message.append_text(plain(text)))
+
+
+@contextmanager
+def working(what: str) -> Iterator[Any]:
+    """Show that something takes time, and how long it has taken; yields a function that changes the words."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console(error=True), transient=True) as progress:
+        job = progress.add_task(one_line(what), total=None)
+        yield lambda text: progress.update(job, description=one_line(text))
+
+
+def show_summary(summary: dict[str, Any]) -> None:
+    """Verdict, accuracy of every level, graph, what is shared."""
+    out = console()
+    rows = "" if summary["n_rows"] is None else f" · {summary['n_rows']:,.0f} rows"
+    out.print(Text(f"{summary['n_tasks']:,} tasks{rows} · {summary['n_features']:,} features", style=_QUIET))
+    out.print(plain(summary["verdict"]["text"], "bold"))
+    if describe_gain(summary):
+        out.print(plain(describe_gain(summary)))
+    levels = [level for level in summary["path"]["levels"] if level.get("error") is not None]
+    if levels:
+        out.print()
+        out.print(_level_table(levels))
+    out.print()
+    out.print(plain(f"Graph: {describe_graph(summary)}."))
+    for line in [*sharing_lines(summary), *task_line(summary)]:
+        out.print(plain(line))
+
+
+def _level_table(levels: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_QUIET)
+    table.add_column("level")
+    table.add_column("error on rows not seen", justify="right")
+    table.add_column("± s.e.", justify="right")
+    table.add_column("")
+    for level in levels:
+        style = f"bold {_GOOD}" if level["chosen"] else ""
+        table.add_row(
+            plain(level_title(level)),
+            number(level["error"]),
+            number(level["standard_error"]),
+            "← chosen" if level["chosen"] else "",
+            style=style,
+        )
+    return table
+
+
+def show_comparison(comparison: Comparison) -> None:
+    """Methods, best first, and the verdict."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_QUIET)
+    for name, justify in (("method", "left"), ("error", "right"), ("± s.e.", "right"), ("seconds", "right"), ("", "left")):
+        table.add_column(name, justify=justify)
+    for entry in comparison.standings:
+        failed = entry.failure is not None
+        table.add_row(
+            entry.name,
+            "–" if failed else number(entry.error),
+            "–" if failed else number(entry.standard_error),
+            f"{entry.seconds:.1f}",
+            plain(entry.failure, "red") if failed else "",
+            style="bold" if entry.name == OWN else "",
+        )
+    out = console()
+    out.print(table)
+    out.print()
+    out.print(plain(comparison.verdict, "bold"))
+    if comparison.n_unscored:
+        out.print(plain(f"{comparison.n_unscored:,} rows of tasks with a single fold were not scored.", _QUIET))

@@ -1,0 +1,84 @@
+"""Files ↔ tables: CSV and Parquet, columns by name, missing values counted."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from ggmtl.errors import InputError, did_you_mean
+from ggmtl.graph.exports import write_whole
+
+_PARQUET = (".parquet", ".pq")
+
+
+def read_table(path: Path) -> pa.Table:
+    """Read a CSV or Parquet file; empty cells are missing values."""
+    try:
+        if path.suffix.lower() in _PARQUET:
+            table = pyarrow.parquet.read_table(path)
+        else:
+            options = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
+            table = pyarrow.csv.read_csv(path, convert_options=options)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as {_kind(path)}: {error}") from error
+    repeated = [name for name in table.column_names if table.column_names.count(name) > 1]
+    if repeated:
+        raise InputError(f"{path} has more than one column {repeated[0]!r}; names must differ.")
+    if table.num_rows == 0:
+        raise InputError(f"{path} has no rows.")
+    return table
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Write a CSV or Parquet file, whole or not at all."""
+    buffer = io.BytesIO()
+    if path.suffix.lower() in _PARQUET:
+        pyarrow.parquet.write_table(table, buffer)
+    else:
+        pyarrow.csv.write_csv(table, buffer)
+    write_whole(path, buffer.getvalue())
+
+
+def check_columns(table: pa.Table, columns: Sequence[str], path: Path) -> None:
+    """Refuse a name that is not a column, with the nearest that is."""
+    known = table.column_names
+    for name in columns:
+        if name not in known:
+            near = did_you_mean(name, known)
+            listing = "" if near else f" It has {', '.join(map(repr, known[:12]))}{' …' if len(known) > 12 else ''}."
+            raise InputError(f"{path} has no column {name!r}.{near}{listing}")
+
+
+def without_missing(table: pa.Table, drop: bool) -> tuple[pa.Table, int]:
+    """The table without rows that miss a value, and how many were dropped; refused unless `drop`."""
+    missing = {name: _is_missing(table[name]) for name in table.column_names}
+    counts = {name: int(pc.sum(mask).as_py() or 0) for name, mask in missing.items()}
+    counts = {name: number for name, number in counts.items() if number}
+    if not counts:
+        return table, 0
+    if not drop:
+        listing = ", ".join(f"{name!r}: {number:,}" for name, number in counts.items())
+        raise InputError(
+            f"Some rows miss values ({listing}). Drop those rows with --drop-missing, or leave columns out with --features."
+        )
+    any_missing = None
+    for name in counts:
+        any_missing = missing[name] if any_missing is None else pc.or_(any_missing, missing[name])
+    kept = table.filter(pc.invert(any_missing))
+    if kept.num_rows == 0:
+        raise InputError("Every row misses a value, so none is left. Leave columns out with --features.")
+    return kept, table.num_rows - kept.num_rows
+
+
+def _is_missing(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.is_null(column, nan_is_null=pa.types.is_floating(column.type))
+
+
+def _kind(path: Path) -> str:
+    return "Parquet" if path.suffix.lower() in _PARQUET else "CSV"

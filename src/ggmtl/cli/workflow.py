@@ -1,0 +1,100 @@
+"""What the commands do between reading and writing: a file of rows → training rows, a model ↔ its file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from ggmtl import GGMTLRegressor, load_model
+from ggmtl.cli.encoding import Encoding
+from ggmtl.cli.tables import check_columns, read_table, without_missing
+from ggmtl.errors import InputError, ModelFileError
+from ggmtl.model_file import read_model, write_model
+from ggmtl.summary import summarize
+
+_FACT = "command_line"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Training rows of a file.
+
+    Parameters
+    ----------
+    frame : pyarrow.Table
+        Task column and features.
+    target : array of shape (rows,)
+    task : str
+        Name of the task column.
+    encoding : Encoding
+    n_dropped : int
+        Rows left out because a value was missing.
+    """
+
+    frame: pa.Table
+    target: np.ndarray
+    task: str
+    encoding: Encoding
+    n_dropped: int
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Task of each row."""
+        return self.frame[self.task].to_numpy()
+
+
+def read_rows(path: Path, task: str, target: str, features: list[str] | None, drop_missing: bool) -> Rows:
+    """Read the columns asked for; without `features`, all but task and target."""
+    table = read_table(path)
+    check_columns(table, [task, target, *(features or [])], path)
+    if task == target:
+        raise InputError(f"--task and --target must be different columns. Got {task!r} for both.")
+    chosen = features or [name for name in table.column_names if name not in (task, target)]
+    chosen = [name for name in dict.fromkeys(chosen) if name not in (task, target)]
+    if not chosen:
+        raise InputError(f"{path} has no column besides task and target, so there is nothing to learn from.")
+    table, dropped = without_missing(table.select([task, target, *chosen]), drop_missing)
+    encoding = Encoding.of(table, chosen, target)
+    frame = _frame(table, task, encoding)
+    return Rows(frame, np.asarray(table[target].to_numpy(), dtype=float), task, encoding, dropped)
+
+
+def read_new_rows(path: Path, model: GGMTLRegressor, encoding: Encoding, drop_missing: bool) -> tuple[pa.Table, pa.Table, int]:
+    """The file's rows as they are, the same rows as features, and how many were dropped."""
+    table = read_table(path)
+    used = [str(model.task), *encoding.source_columns]
+    check_columns(table, used, path)
+    position = pa.chunked_array([np.arange(table.num_rows)])
+    kept, dropped = without_missing(table.select(used).append_column("\0row", position), drop_missing)
+    return table.take(kept["\0row"]), _frame(kept, str(model.task), encoding), dropped
+
+
+def _frame(table: pa.Table, task: str, encoding: Encoding) -> pa.Table:
+    features = encoding.features(table)
+    if task in features:
+        raise InputError(f"A feature would have the name of the task column, {task!r}. Rename one of them.")
+    return pa.table({task: table[task], **features})
+
+
+def save(model: GGMTLRegressor, path: Path, encoding: Encoding) -> None:
+    """Write the model with what `predict` must know about the columns."""
+    model.save(path)
+    state = read_model(path)
+    fact = {"encoding": encoding.to_plain(), "fingerprint": summarize(model)["fingerprint"]}
+    write_model(path, replace(state, facts={**state.facts, _FACT: fact}))
+
+
+def load(path: Path) -> tuple[GGMTLRegressor, Encoding]:
+    """Read a model and how its columns become features."""
+    model = load_model(path)
+    fact = read_model(path).facts.get(_FACT)
+    if fact is None:
+        plain = {"target": "y", "columns": [[str(name), None] for name in model.feature_names_]}
+        return model, Encoding.from_plain(plain)
+    if not isinstance(fact, dict):
+        raise ModelFileError(f"{path} is damaged: it does not say how columns become features.")
+    model.fingerprint_ = fact.get("fingerprint")
+    return model, Encoding.from_plain(fact.get("encoding"))

@@ -1,0 +1,309 @@
+"""Compiled forms of the loops in :mod:`ggmtl.kernels.reference`, function by function, under the same names.
+
+Inner loops run along contiguous rows and add multiples of whole rows, which vectorises without reordering any sum.
+Every array is float64 (or int64) and C-contiguous; :mod:`ggmtl.kernels` sees to that, so that there is one
+compilation per function, kept on disk.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True)
+def segment_cross_products(rows, segment, n_segments):
+    """Σ z zᵀ over the rows z of each segment."""
+    q = rows.shape[1]
+    out = np.zeros((n_segments, q, q))
+    # 1. Counting sort of the row numbers by segment.
+    start = np.zeros(n_segments + 1, np.int64)
+    for s in segment:
+        start[s + 1] += 1
+    longest = start.max()
+    for s in range(n_segments):
+        start[s + 1] += start[s]
+    order = np.empty(len(segment), np.int64)
+    place = start[:-1].copy()
+    for row in range(len(segment)):
+        order[place[segment[row]]] = row
+        place[segment[row]] += 1
+    # 2. Gather the rows of a segment where the cache keeps them, and multiply.
+    gathered = np.empty((longest, q))
+    for s in range(n_segments):
+        length = start[s + 1] - start[s]
+        for k in range(length):
+            gathered[k] = rows[order[start[s] + k]]
+        if length > 0:
+            np.dot(gathered[:length].T, gathered[:length], out[s])
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _subtract_rows(target, rows, factors, column, first, last, low, high):
+    """target −= Σ_k factors[k, column]·rows[k] over k = first … last − 1, in the columns low … high − 1."""
+    whole = last - (last - first) % 4
+    # Four rows at a time: the target is loaded and stored a quarter as often.
+    for k in range(first, whole, 4):
+        f0, f1, f2, f3 = factors[k, column], factors[k + 1, column], factors[k + 2, column], factors[k + 3, column]
+        a0, a1, a2, a3 = rows[k], rows[k + 1], rows[k + 2], rows[k + 3]
+        for j in range(low, high):
+            target[j] -= (f0 * a0[j] + f1 * a1[j]) + (f2 * a2[j] + f3 * a3[j])
+    for k in range(whole, last):
+        f0, a0 = factors[k, column], rows[k]
+        for j in range(low, high):
+            target[j] -= f0 * a0[j]
+
+
+@njit(cache=True, nogil=True)
+def inverse_blocks(gram, diagonal):
+    """(G_i + diag(s_i))⁻¹, and the position of the first block that is not positive definite, or −1."""
+    n, p = diagonal.shape
+    out = np.zeros((n, p, p))
+    upper, root = np.empty((p, p)), np.empty((p, p))
+    for i in range(n):
+        upper[:] = gram[i]
+        root[:] = 0.0
+        for k in range(p):
+            upper[k, k] += diagonal[i, k]
+        for k in range(p):
+            # 1. Row k of U with UᵀU = G + diag(s).
+            _subtract_rows(upper[k], upper, upper, k, 0, k, k, p)
+            if not upper[k, k] > 0.0:
+                return out, i
+            scale = 1.0 / math.sqrt(upper[k, k])
+            for j in range(k, p):
+                upper[k, j] *= scale
+            # 2. Row k of U⁻ᵀ, by forward substitution.
+            _subtract_rows(root[k], root, upper, k, 0, k, 0, k)
+            for j in range(k):
+                root[k, j] *= scale
+            root[k, k] = scale
+        # 3. The inverse U⁻¹U⁻ᵀ: its lower triangle, mirrored.
+        for k in range(p):
+            row = out[i, k]
+            _subtract_rows(row, root, root, k, k, p, 0, k + 1)
+            for j in range(k + 1):
+                row[j] = -row[j]
+                out[i, j, k] = row[j]
+    return out, -1
+
+
+@njit(cache=True, nogil=True)
+def _multiply(block, vector, out):
+    """out = block · vector for a symmetric block: four of its rows at a time, each times one number."""
+    p = len(vector)
+    for j in range(p):
+        out[j] = 0.0
+    whole = p - p % 4
+    for k in range(0, whole, 4):
+        a0, a1, a2, a3 = block[k], block[k + 1], block[k + 2], block[k + 3]
+        f0, f1, f2, f3 = vector[k], vector[k + 1], vector[k + 2], vector[k + 3]
+        for j in range(p):
+            out[j] += (f0 * a0[j] + f1 * a1[j]) + (f2 * a2[j] + f3 * a3[j])
+    for k in range(whole, p):
+        for j in range(p):
+            out[j] += vector[k] * block[k, j]
+
+
+@njit(cache=True, nogil=True)
+def block_product(blocks, values):
+    """blocks_i · values_i for symmetric blocks (n, p, p) and values (n, p)."""
+    out = np.empty(values.shape)
+    for i in range(len(values)):
+        _multiply(blocks[i], values[i], out[i])
+    return out
+
+
+@njit(cache=True, nogil=True)
+def neighbour_lists(edges, weights, n):
+    """The symmetric weight matrix W of an edge list by rows."""
+    m = len(edges)
+    # 1. How many neighbours each task has; 2. where its list starts; 3. fill the lists.
+    start = np.zeros(n + 1, np.int64)
+    for e in range(m):
+        start[edges[e, 0] + 1] += 1
+        start[edges[e, 1] + 1] += 1
+    for i in range(n):
+        start[i + 1] += start[i]
+    place = start[:-1].copy()
+    neighbour, weight = np.empty(2 * m, np.int64), np.empty(2 * m)
+    for side in range(2):
+        for e in range(m):
+            i = edges[e, side]
+            neighbour[place[i]], weight[place[i]] = edges[e, 1 - side], weights[e]
+            place[i] += 1
+    return start, neighbour, weight
+
+
+@njit(cache=True, nogil=True)
+def _multiply_graph(operator, values, out):
+    """out = (W ⊗ diag(Λ) + (11ᵀ/n) ⊗ diag(h)) · values."""
+    n, p = values.shape
+    # 1. The hub's part, the same for every task.
+    common = np.zeros(p)
+    if operator.hub_share.any():
+        for i in range(n):
+            for k in range(p):
+                common[k] += values[i, k]
+        for k in range(p):
+            common[k] *= operator.hub_share[k]
+    # 2. The sum over neighbours.
+    for i in range(n):
+        row = out[i]
+        for k in range(p):
+            row[k] = 0.0
+        for e in range(operator.start[i], operator.start[i + 1]):
+            other, weight = values[operator.neighbour[e]], operator.weight[e]
+            for k in range(p):
+                row[k] += weight * other[k]
+        for k in range(p):
+            row[k] = row[k] * operator.coupling[k] + common[k]
+
+
+@njit(cache=True, nogil=True)
+def _multiply_system(operator, values, out, scratch):
+    """out = A · values."""
+    n, p = values.shape
+    _multiply_graph(operator, values, out)
+    for i in range(n):
+        _multiply(operator.gram[i], values[i], scratch)
+        for k in range(p):
+            out[i, k] = scratch[k] + operator.diagonal[i, k] * values[i, k] - out[i, k]
+
+
+@njit(cache=True, nogil=True)
+def graph_product(operator, values):
+    """(W ⊗ diag(Λ) + (11ᵀ/n) ⊗ diag(h)) · values."""
+    out = np.empty(values.shape)
+    _multiply_graph(operator, values, out)
+    return out
+
+
+@njit(cache=True, nogil=True)
+def system_product(operator, values):
+    """A · values."""
+    out = np.empty(values.shape)
+    _multiply_system(operator, values, out, np.empty(values.shape[1]))
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _smooth(operator, cycle, value, left, step, scratch):
+    """value += B·left, left −= A·B·left."""
+    n, p = value.shape
+    for i in range(n):
+        _multiply(cycle.inverse[i], left[i], step[i])
+        for k in range(p):
+            value[i, k] += step[i, k]
+    if cycle.exact:
+        _multiply_graph(operator, step, left)
+        for i in range(n):
+            for k in range(p):
+                left[i, k] -= operator.hub_share[k] * step[i, k]
+    else:
+        _subtract_product(operator, step, left, scratch)
+
+
+@njit(cache=True, nogil=True)
+def _subtract_product(operator, step, left, scratch):
+    """left −= A·step."""
+    _multiply_system(operator, step, scratch[1:], scratch[0])
+    for i in range(left.shape[0]):
+        for k in range(left.shape[1]):
+            left[i, k] -= scratch[i + 1, k]
+
+
+@njit(cache=True, nogil=True)
+def _graph_solve(cycle, left, step):
+    """step = C·left, group by group of coordinates."""
+    n, p = left.shape
+    if len(cycle.levels) == 1:
+        np.dot(cycle.levels[0], left, step)
+        return
+    for g in range(len(cycle.levels)):
+        columns = cycle.columns[cycle.bounds[g] : cycle.bounds[g + 1]]
+        part = np.empty((n, len(columns)))
+        for i in range(n):
+            for c in range(len(columns)):
+                part[i, c] = left[i, columns[c]]
+        solved = np.dot(cycle.levels[g], part)
+        for i in range(n):
+            for c in range(len(columns)):
+                step[i, columns[c]] = solved[i, c]
+
+
+@njit(cache=True, nogil=True)
+def _run_cycle(operator, cycle, residual, value, left, step, scratch):
+    """value = M⁻¹·residual and left = residual − A·value."""
+    value[:] = 0.0
+    left[:] = residual
+    # 1. Sweep.
+    _smooth(operator, cycle, value, left, step, scratch)
+    if len(cycle.levels) == 0:
+        return
+    for _ in range(cycle.sweeps - 1):
+        _smooth(operator, cycle, value, left, step, scratch)
+    # 2. Correct on the graph.
+    _graph_solve(cycle, left, step)
+    for i in range(value.shape[0]):
+        for k in range(value.shape[1]):
+            value[i, k] += step[i, k]
+    _subtract_product(operator, step, left, scratch)
+    # 3. Sweep.
+    for _ in range(cycle.sweeps):
+        _smooth(operator, cycle, value, left, step, scratch)
+
+
+@njit(cache=True, nogil=True)
+def _dot(a, b):
+    """Σ a∘b in eight partial sums, which vectorise."""
+    x, y = a.ravel(), b.ravel()
+    sums = np.zeros(8)
+    whole = len(x) - len(x) % 8
+    for first in range(0, whole, 8):
+        for lane in range(8):
+            sums[lane] += x[first + lane] * y[first + lane]
+    total = sums.sum()
+    for rest in range(whole, len(x)):
+        total += x[rest] * y[rest]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def conjugate_gradient(operator, cycle, value, residual, goal, max_iter, patience):
+    """Preconditioned conjugate gradients in place; the number of steps."""
+    n, p = value.shape
+    direction, image = np.zeros((n, p)), np.zeros((n, p))
+    correction, left, step = np.empty((n, p)), np.empty((n, p)), np.empty((n, p))
+    scratch = np.empty((n + 1, p))
+    previous, best, since_best = 0.0, np.inf, 0
+    for steps in range(max_iter):
+        # 1. z = M⁻¹r and r − Az.
+        _run_cycle(operator, cycle, residual, correction, left, step, scratch)
+        # 2. d ← z + βd, Ad ← Az + βAd.
+        product = _dot(residual, correction)
+        beta = product / previous if previous > 0.0 else 0.0
+        for i in range(n):
+            for k in range(p):
+                direction[i, k] = correction[i, k] + beta * direction[i, k]
+                image[i, k] = residual[i, k] - left[i, k] + beta * image[i, k]
+        # 3. The step that minimises the energy along d.
+        curvature = _dot(direction, image)
+        alpha = product / curvature if curvature > 0.0 else 0.0
+        for i in range(n):
+            for k in range(p):
+                value[i, k] += alpha * direction[i, k]
+                residual[i, k] -= alpha * image[i, k]
+        previous = product
+        # 4. Stop at the goal, or where rounding allows no progress.
+        norm = math.sqrt(_dot(residual, residual))
+        if norm < 0.99 * best:
+            best, since_best = norm, 0
+        else:
+            since_best += 1
+        if norm <= goal or since_best >= patience:
+            return steps + 1
+    return max_iter

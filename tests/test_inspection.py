@@ -1,0 +1,250 @@
+"""Explanations against full refits, transfer against plain cross-validation, stability on known graphs."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ggmtl import GGMTLRegressor
+from ggmtl.bilevel import refit
+from ggmtl.errors import InputError, ParameterError
+from ggmtl.inner import solve_inner
+from ggmtl.inspection import edge_stability, explain_edge, markov_clusters, transfer_report
+from ggmtl.inspection.stability import _blocks, _draw, _weighted
+from ggmtl.posterior import present_problem
+
+FAST = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0}
+NAMES = np.array([f"t{i:02d}" for i in range(9)])
+
+
+def make(rng, n=9, rows=16, noise=0.5):
+    W = 2.0 * rng.normal(size=(3, 3))[np.arange(n) % 3]
+    X, index = rng.normal(size=(n * rows, 3)), np.repeat(np.arange(n), rows)
+    y = (X * W[index]).sum(axis=1) + noise * rng.normal(size=n * rows)
+    return X, y, NAMES[index]
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, y, tasks = make(np.random.default_rng(0))
+    return GGMTLRegressor(**FAST, validation=3, max_iter=60).fit(X * [1.0, 100.0, 0.01] + 5.0, 10 * y, tasks=tasks)
+
+
+def heaviest(model):
+    i, j = model.graph_.edges[model.graph_.weights.argmax()]
+    return model.tasks_[i], model.tasks_[j], i, j
+
+
+def held_out_errors(model, i, j, drop):
+    """Squared errors of all tasks and rows, by solving every fold anew."""
+    folded, fit = model._folded(), model._fit_used
+    total, count = 0.0, 0.0
+    for k in folded.scored:
+        problem, values = present_problem(fit, folded.training(k), model._settings_used)
+        edge = (problem.edges == [i, j]).all(axis=1)
+        weights = np.where(edge, 0.0, values) if drop else values
+        models = solve_inner(problem, weights, tol=1e-12).coefficients
+        total = total + 2 * folded.parts[k].task_values(models)
+        count = count + folded.parts[k].count
+    return total, count
+
+
+def test_held_out_error_without_an_edge_is_that_of_a_refit(fitted):
+    a, b, i, j = heaviest(fitted)
+    found = explain_edge(fitted, a, b)
+    unit = fitted._scaling.target_scale
+    for drop, pair, everyone in (
+        (False, found.error, found.total_error),
+        (True, found.error_without, found.total_error_without),
+    ):
+        squared, count = held_out_errors(fitted, i, j, drop)
+        assert pair == pytest.approx(unit * np.sqrt(squared[[i, j]].sum() / count[[i, j]].sum()), rel=1e-9)
+        assert everyone == pytest.approx(unit * np.sqrt(squared.sum() / count.sum()), rel=1e-9)
+    assert found.held_out
+    assert found.linked
+
+
+def test_how_coefficients_moved_is_the_difference_of_two_fits(fitted):
+    a, b, i, j = heaviest(fitted)
+    fit, total = fitted._fit_used, fitted._folded().total
+    keep = ~(fit.edges == [i, j]).all(axis=1)
+    without = refit(
+        replace(fit, edges=fit.edges[keep], edge_values=fit.edge_values[keep]), total, fitted._settings_used
+    )
+    slopes, intercept = fitted._scaling.to_user_units(without.coefficients)
+    explained = explain_edge(fitted, b, a)
+    assert explained.tasks == (b, a)
+    for k, item in enumerate(explained.features[:-1]):
+        assert item.coefficients == pytest.approx((fitted.coef_[j, k], fitted.coef_[i, k]))
+        moved = (fitted.coef_[j, k] - slopes[j, k], fitted.coef_[i, k] - slopes[i, k])
+        assert item.moved == pytest.approx(moved, rel=1e-4, abs=1e-7)
+        assert item.difference == pytest.approx(slopes[j, k] - slopes[i, k], rel=1e-5)
+    last = explained.features[-1]
+    assert last.feature == "(intercept)"
+    assert last.difference == pytest.approx(intercept[j] - intercept[i], rel=1e-5)
+
+
+def test_standard_error_of_a_difference_is_the_dense_one(fitted):
+    a, b, i, j = heaviest(fitted)
+    fit = fitted._fit_used
+    problem, values = present_problem(fit, fitted._folded().total, fitted._settings_used)
+    values = np.where((problem.edges == [i, j]).all(axis=1), 0.0, values)
+    n, p = problem.loss.moment.shape
+    inverse = np.linalg.inv(problem.system(values).dense()).reshape(n, p, n, p)
+    block = inverse[i, :, i] + inverse[j, :, j] - inverse[i, :, j] - inverse[j, :, i]
+    scale = fitted._scaling.target_scale / fitted._scaling.scale
+    expected = scale * np.sqrt(fitted._noise_variance() * np.diag(block)[:-1])
+    found = [item.standard_error for item in explain_edge(fitted, a, b).features[:-1]]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_a_pair_without_an_edge_is_said_to_have_none(fitted):
+    linked = {tuple(edge) for edge in fitted._fit_used.edges[fitted._fit_used.edge_values > 0].tolist()}
+    i, j = next((i, j) for i in range(9) for j in range(i + 1, 9) if (i, j) not in linked)
+    found = explain_edge(fitted, fitted.tasks_[i], fitted.tasks_[j])
+    assert not found.linked
+    assert found.weight == found.reported_weight == 0.0
+    assert found.error == found.error_without
+    assert "not linked" in found.describe()
+
+
+def test_an_explanation_reads_as_a_sentence(fitted):
+    a, b, *_ = heaviest(fitted)
+    words = explain_edge(fitted, a, b).describe()
+    assert words.startswith(f"{a} and {b} are linked")
+    assert "held-out rows" in words
+
+
+def test_unknown_and_equal_tasks_are_refused(fitted):
+    with pytest.raises(InputError, match=r"no task 't0x'.*Did you mean"):
+        explain_edge(fitted, "t0x", "t01")
+    with pytest.raises(ParameterError, match="two different tasks"):
+        explain_edge(fitted, "t01", "t01")
+
+
+def test_explanations_work_for_hub_pooled_and_robust_models():
+    X, y, tasks = make(np.random.default_rng(1))
+    hub = GGMTLRegressor(candidates=np.empty((0, 2))).fit(X, y, tasks=tasks)
+    assert not explain_edge(hub, "t00", "t03").linked
+    rng = np.random.default_rng(2)
+    same = GGMTLRegressor().fit(X, X @ [1.0, 2.0, 3.0] + rng.normal(size=len(X)), tasks=tasks)
+    explain_edge(same, "t00", "t01")
+    robust = GGMTLRegressor(**FAST, validation=0.25, penalty="l2", max_iter=20, tol=1e-2).fit(X, y, tasks=tasks)
+    a, b, *_ = heaviest(robust)
+    assert explain_edge(robust, a, b).linked
+
+
+# ---------------------------------------------------------------------- transfer
+
+
+def test_transfer_errors_are_those_of_plain_cross_validation(fitted):
+    report = transfer_report(fitted)
+    folded = fitted._folded()
+    squared, count = 0.0, 0.0
+    for k in folded.scored:
+        loss = folded.training(k)
+        pooled = np.linalg.solve(loss.gram.sum(axis=0) + 1e-6 * np.diag([1, 1, 1, 0]), loss.moment.sum(axis=0))
+        squared = squared + 2 * folded.parts[k].task_values(np.tile(pooled, (9, 1)))
+        count = count + folded.parts[k].count
+    k = report.levels.index("pooled")
+    np.testing.assert_allclose(report.errors[:, k], np.sqrt(squared / count) * fitted._scaling.target_scale)
+    assert report.total[k] == pytest.approx(np.sqrt(squared.sum() / count.sum()) * fitted._scaling.target_scale)
+    assert set(report.levels) == {"pooled", "hub", "independent", "graph"}
+    assert report.chosen == "graph"
+
+
+def test_clusters_with_few_rows_gain_from_the_graph():
+    X, y, tasks = make(np.random.default_rng(3), rows=8, noise=1.0)
+    report = transfer_report(GGMTLRegressor().fit(X, y, tasks=tasks))
+    assert report.gain.low <= report.gain.share <= report.gain.high
+    assert report.gain_over_alone.share > 0
+    assert len(report.task_gains) == 9
+    assert report.verdict in report.describe()
+
+
+def test_equal_tasks_show_no_structure():
+    rng = np.random.default_rng(4)
+    X, tasks = rng.normal(size=(90, 3)), np.repeat(NAMES, 10)
+    y = X @ [1.0, -1.0, 2.0] + rng.normal(size=90)
+    report = transfer_report(GGMTLRegressor().fit(X, y, tasks=tasks))
+    assert report.verdict.startswith("No structure found beyond the common model")
+    assert len(report.hurt) == 0
+
+
+def test_a_task_that_sharing_hurts_is_flagged():
+    rng = np.random.default_rng(5)
+    n, rows = 30, 12
+    names = np.array([f"t{i:02d}" for i in range(n)])
+    W = np.tile([1.0, -1.0, 0.5], (n, 1))
+    W[7] = [-9.0, 9.0, 8.0]
+    noise = np.ones(n)
+    noise[7] = 0.05
+    X, index = rng.normal(size=(n * rows, 3)), np.repeat(np.arange(n), rows)
+    y = (X * W[index]).sum(axis=1) + noise[index] * rng.normal(size=n * rows)
+    model = GGMTLRegressor(criterion="validation", edge_entropy=0.0, coupling=1.0, max_iter=15, tol=1e-2)
+    report = transfer_report(model, X, y, tasks=names[index])
+    assert report.errors.shape == (n, len(report.levels))
+    assert "t07" in report.hurt
+
+
+def test_a_model_without_folds_is_refused_with_the_remedy():
+    X, y, tasks = make(np.random.default_rng(6))
+    model = GGMTLRegressor(candidates=np.empty((0, 2)), validation=None).fit(X, y, tasks=tasks)
+    with pytest.raises(InputError, match="validation=5"):
+        transfer_report(model)
+
+
+# ---------------------------------------------------------------------- stability
+
+
+def test_all_blocks_once_are_all_rows(fitted):
+    X, y, tasks = make(np.random.default_rng(0))
+    blocks, _ = _blocks(fitted, X * [1.0, 100.0, 0.01] + 5.0, 10 * y, tasks)
+    total = fitted._folded().total
+    once = _weighted(blocks, np.ones((len(blocks), 9)))
+    np.testing.assert_allclose(once.gram, total.gram, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(once.moment, total.moment, rtol=1e-9, atol=1e-9)
+    draw = _draw(blocks, np.random.default_rng(0))
+    filled = np.array([block.count > 0 for block in blocks])
+    np.testing.assert_array_equal(draw.sum(axis=0), filled.sum(axis=0))
+    assert (draw[~filled] == 0).all()
+
+
+@pytest.mark.parametrize("criterion", ["validation", "evidence"])
+def test_true_edges_are_found_again_and_again(criterion):
+    X, y, tasks = make(np.random.default_rng(7), rows=30, noise=0.3)
+    options = {**FAST, "validation": 3} if criterion == "validation" else {"criterion": criterion}
+    model = GGMTLRegressor(**options).fit(X, y, tasks=tasks)
+    found = edge_stability(model, X, y, n_resamples=8, tasks=tasks)
+    same = found.edges[:, 0] % 3 == found.edges[:, 1] % 3
+    assert found.frequency[same].mean() > 0.5
+    assert found.frequency[same].mean() > (found.frequency[~same].mean() if (~same).any() else 0.0)
+    assert (found.low <= found.high).all()
+    assert found.n_resamples == 8
+    assert len(found.table()) == len(found.edges)
+    assert found.graph(0.5).n_edges == (found.frequency >= 0.5).sum()
+    assert "resamples" in found.describe()
+
+
+def test_stability_does_not_depend_on_the_number_of_processes():
+    X, y, tasks = make(np.random.default_rng(8))
+    model = GGMTLRegressor(**FAST, validation=0.25, random_state=3).fit(X, y, tasks=tasks)
+    one = edge_stability(model, X, y, n_resamples=3, tasks=tasks)
+    two = edge_stability(pickle.loads(pickle.dumps(model)), X, y, n_resamples=3, tasks=tasks, n_jobs=2)
+    np.testing.assert_array_equal(one.edges, two.edges)
+    np.testing.assert_allclose(one.frequency, two.frequency)
+
+
+def test_stability_refuses_other_tasks_and_no_resamples(fitted):
+    X, y, tasks = make(np.random.default_rng(0))
+    with pytest.raises(InputError, match="exactly the tasks"):
+        edge_stability(fitted, X[:32], y[:32], tasks=tasks[:32])
+    with pytest.raises(ParameterError, match="n_resamples"):
+        edge_stability(fitted, X, y, tasks=tasks, n_resamples=0)
+
+
+def test_markov_clusters_are_exported(fitted):
+    assert len(markov_clusters(fitted.graph_)) == 9

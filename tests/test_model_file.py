@@ -1,0 +1,378 @@
+"""Model files: what goes in comes out, and nothing that is not a whole, unchanged file is believed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import zlib
+
+import numpy as np
+import pytest
+from sklearn.model_selection import KFold
+
+from ggmtl import KNN, Complete, Coordinates, GGMTLRegressor, load_model
+from ggmtl.bilevel import GraphFit
+from ggmtl.errors import InputError, ModelFileError, ParameterError
+from ggmtl.graph import TaskGraph, exports
+from ggmtl.model_file import ModelState, read_file, write_file, write_model
+from ggmtl.model_file.container import _PREFIX
+from ggmtl.model_file.values import decode, encode, round_mantissa
+from ggmtl.path import FoldErrors, PathResult
+from ggmtl.statistics import Scaling
+
+FAST = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0, "validation": 0.25}
+
+
+def make(rng, n=6, rows=10, d=2, labels=None):
+    X, index = rng.normal(size=(n * rows, d)), np.repeat(np.arange(n), rows)
+    y = (X * rng.normal(size=(n, d))[index]).sum(axis=1) + 0.3 * rng.normal(size=n * rows)
+    return X, y, index if labels is None else labels[index]
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, y, tasks = make(np.random.default_rng(0), labels=np.array(["ä", "b", "c c", "d", "ee", "f\n"]))
+    return GGMTLRegressor(**FAST, random_state=1).fit(X, y, tasks=tasks), X, tasks
+
+
+@pytest.fixture(scope="module")
+def raw(fitted, tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "m.ggmtl"
+    fitted[0].save(path)
+    return path.read_bytes()
+
+
+def signed(header, payload):
+    """A file with a valid checksum, whatever it says."""
+    body = header + payload
+    return (
+        _PREFIX.pack(b"\x89GGMTL\r\n", 1, len(header), _PREFIX.size + len(body), hashlib.sha256(body).digest()) + body
+    )
+
+
+def parts(raw):
+    _, _, size, _, _ = _PREFIX.unpack_from(raw)
+    return json.loads(raw[_PREFIX.size : _PREFIX.size + size]), raw[_PREFIX.size + size :]
+
+
+# ---------------------------------------------------------------------- what goes in comes out
+
+
+def test_a_loaded_model_is_the_saved_one(fitted, tmp_path):
+    model, X, tasks = fitted
+    model.save(tmp_path / "m.ggmtl")
+    loaded = load_model(tmp_path / "m.ggmtl")
+    np.testing.assert_array_equal(loaded.predict(X, tasks=tasks), model.predict(X, tasks=tasks))
+    for name in ("coef_", "intercept_", "tasks_", "hub_coef_", "coupling_", "hub_strength_"):
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(model, name))
+    order = np.lexsort(model.edges_.T[::-1])
+    np.testing.assert_array_equal(loaded.edges_, model.edges_[order])
+    np.testing.assert_array_equal(loaded.edge_weights_, model.edge_weights_[order])
+    np.testing.assert_array_equal(loaded.graph_.edges, model.graph_.edges)
+    np.testing.assert_array_equal(loaded.graph_.weights, model.graph_.weights)
+    assert loaded.get_params() == model.get_params()
+    assert repr(loaded.path_) == repr(model.path_)
+    for name in ("history_", "n_iter_", "status_", "converged_", "validation_error_", "criterion_", "feature_names_"):
+        assert getattr(loaded, name) == getattr(model, name)
+    saved, back = model.coefficients(), loaded.coefficients()
+    np.testing.assert_allclose(back["standard_error"], saved["standard_error"], rtol=3e-3)
+    assert pickle.loads(pickle.dumps(loaded)).tasks_.tolist() == model.tasks_.tolist()
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array(["", "a", "aa", "é", "名", "\U0001f600"]),
+        np.array([-5, 0, 3, 7, 2**40, 2**62]),
+        np.array([0, 1, 2, 3, 4, 5], dtype=np.uint8),
+        np.array([-1.5, 0.0, 0.1, 1e300, 2e300, 3e300]),
+        np.array(["2020-01-01", "2020-01-02", "2021", "2022", "2023", "2024"], dtype="M8[ns]"),
+        np.array([1, 2, 3, 4, 5, 6], dtype="m8[s]"),
+    ],
+    ids=lambda labels: labels.dtype.str,
+)
+def test_task_labels_of_every_kind_come_back(labels, tmp_path):
+    X, y, tasks = make(np.random.default_rng(1), labels=labels)
+    model = GGMTLRegressor(candidates=np.empty((0, 2)), validation=None).fit(X, y, tasks=tasks)
+    model.save(tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    assert loaded.tasks_.dtype == model.tasks_.dtype
+    np.testing.assert_array_equal(loaded.tasks_, model.tasks_)
+    np.testing.assert_array_equal(loaded.predict(X, tasks=tasks), model.predict(X, tasks=tasks))
+
+
+def test_with_statistics_everything_can_be_asked_of_a_loaded_model(fitted, tmp_path):
+    model, X, tasks = fitted
+    model.save(tmp_path / "m", keep_statistics=True)
+    loaded = load_model(tmp_path / "m")
+    np.testing.assert_array_equal(loaded._statistics.cross, model._statistics.cross)
+    deviations = [m.predict(X, tasks=tasks, return_std=True)[1] for m in (model, loaded)]
+    np.testing.assert_allclose(deviations[1], deviations[0], rtol=1e-9)
+
+
+def test_without_statistics_what_needs_them_says_so(fitted, tmp_path):
+    model, X, tasks = fitted
+    model.save(tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    with pytest.raises(InputError, match="keep_statistics=True"):
+        loaded.partial_fit(X, X[:, 0], tasks=tasks)
+    with pytest.raises(InputError, match="keep_statistics=True"):
+        loaded.predict(X, tasks=tasks, return_std=True)
+    with pytest.raises(InputError, match="keep_statistics=True"):
+        loaded.save(tmp_path / "m2", keep_statistics=True)
+    loaded.add_task("new", X[:3], X[:3, 0])
+    assert "new" in loaded.tasks_
+    loaded.save(tmp_path / "m3")
+    assert "new" in load_model(tmp_path / "m3").tasks_
+
+
+@pytest.mark.parametrize(
+    "candidates",
+    [
+        KNN(k=3, must_link=[(0, 1)], forbid=((2, 3),)),
+        Complete(),
+        Coordinates(np.arange(12.0).reshape(6, 2), k=2),
+        Coordinates({i: (float(i), 0.5) for i in range(6)}, k=1),
+        np.array([[0, 1], [2, 3]]),
+        [(0, 1), (1, 5)],
+        "complete",
+    ],
+    ids=lambda rule: type(rule).__name__,
+)
+def test_candidate_rules_come_back(candidates, tmp_path):
+    X, y, tasks = make(np.random.default_rng(2))
+    model = GGMTLRegressor(**FAST, candidates=candidates).fit(X, y, tasks=tasks)
+    model.save(tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    assert repr(loaded.candidates) == repr(candidates)
+    refitted = loaded.fit(X, y, tasks=tasks)
+    np.testing.assert_allclose(refitted.coef_, model.coef_)
+
+
+def test_parameters_without_a_plain_form_are_refused_by_name(tmp_path):
+    X, y, tasks = make(np.random.default_rng(3))
+    options = {**FAST, "validation": KFold(4)}
+    model = GGMTLRegressor(**options).fit(X, y, tasks=tasks)
+    with pytest.raises(ParameterError, match=r"validation holds an object of type KFold"):
+        model.save(tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+    model.set_params(validation=4).save(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 3, 2.5, float("inf"), "text", (1, "a"), [1, (2,)], {1: [2], "a": None}, np.float64(0.1), np.int8(3)],
+)
+def test_plain_values_survive(value):
+    assert decode(json.loads(json.dumps(encode(value, "x")))) == value
+    assert np.isnan(decode(encode(float("nan"), "x")))
+
+
+def test_few_bits_keep_a_thousandth():
+    values = np.array([1e-20, 0.3, -7.0, 1e20, np.inf, -np.inf, np.nan, 0.0])
+    rounded = round_mantissa(values, 8)
+    np.testing.assert_allclose(rounded, values, rtol=2e-3)
+
+
+# ---------------------------------------------------------------------- small and quick
+
+
+def thousand_tasks(n_edges=4000):
+    """All that a model of 1,000 tasks and 30 features is, made of noise, which does not compress."""
+    rng = np.random.default_rng(4)
+    n, d = 1000, 30
+    names, p = np.array([f"store {k:04d}" for k in range(n)]), d + 1
+    keys = rng.choice(n * (n - 1) // 2, n_edges, replace=False)
+    edges = np.column_stack(np.triu_indices(n, 1))[np.sort(keys)]
+    graph = TaskGraph(edges, rng.random(n_edges), names)
+    arrays = (edges, rng.random(n_edges), rng.random(p), rng.random(p), rng.normal(size=(n, p)))
+    nothing = (edges[:0], np.empty(0), np.zeros(p), np.zeros(p), np.empty((0, p)))
+    simple = [GraphFit(name, *nothing, float("nan")) for name in ("pooled", "hub", "independent")]
+    fit = GraphFit("graph", *arrays, -1.5, reported_weights=graph.weights, supported=True)
+    errors = FoldErrors(rng.random((4, 5, n)), np.full((5, n), 3.0))
+    facts = {"path_": [], "_reads_tasks": True, "_target_is_matrix": False, "_scored_from": 0}
+    facts |= {"_table_kind": None, "_attached": [], "_named": True}
+    return ModelState(
+        GGMTLRegressor().get_params(),
+        facts,
+        names,
+        tuple(f"feature {k}" for k in range(d)),
+        Scaling(rng.normal(size=d), 1.0 + rng.random(d), 0.3, 2.0, True),
+        PathResult((*simple, fit), errors, 3, "evidence"),
+        graph,
+        0.5,
+        rng.random((n, p)),
+    )
+
+
+def test_a_thousand_tasks_fit_in_four_hundred_kilobytes(tmp_path):
+    state = thousand_tasks()
+    write_model(tmp_path / "m", state)
+    assert os.path.getsize(tmp_path / "m") < 400_000
+    loaded = load_model(tmp_path / "m")
+    np.testing.assert_array_equal(loaded._coefficients, state.result.best.coefficients)
+    np.testing.assert_array_equal(loaded.graph_.weights, state.graph.weights)
+    np.testing.assert_array_equal(loaded._fit_used.reported_weights, state.graph.weights)
+    np.testing.assert_allclose(loaded._path_result.errors.task_mean(), state.result.errors.task_mean(), rtol=1e-3)
+
+
+# ---------------------------------------------------------------------- whole or not at all
+
+
+def test_a_failed_write_leaves_the_old_file(fitted, tmp_path, monkeypatch):
+    model, X, tasks = fitted
+    model.save(tmp_path / "m")
+    before = (tmp_path / "m").read_bytes()
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(exports.os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        model.save(tmp_path / "m")
+    assert (tmp_path / "m").read_bytes() == before
+    assert os.listdir(tmp_path) == ["m"]
+
+
+def test_no_pickle_is_ever_loaded(fitted, tmp_path, monkeypatch):
+    fitted[0].save(tmp_path / "m")
+
+    def refuse(*_, **__):
+        raise AssertionError("pickle")
+
+    monkeypatch.setattr(pickle, "loads", refuse)
+    monkeypatch.setattr(pickle, "load", refuse)
+    load_model(tmp_path / "m")
+
+
+# ---------------------------------------------------------------------- damaged files
+
+
+def load_bytes(raw, tmp_path):
+    (tmp_path / "x").write_bytes(raw)
+    return load_model(tmp_path / "x")
+
+
+def test_missing_foreign_truncated_longer_and_newer_files_are_told_apart(raw, tmp_path):
+    with pytest.raises(ModelFileError, match="cannot be read"):
+        load_model(tmp_path / "nowhere")
+    for foreign in (b"", b"PK\x03\x04 a zip file", b"\x89PNG\r\n\x1a\n" + bytes(100)):
+        with pytest.raises(ModelFileError, match="not a ggmtl model file"):
+            load_bytes(foreign, tmp_path)
+    for size in (4, 30, 60, len(raw) // 2, len(raw) - 1):
+        with pytest.raises(ModelFileError, match="truncated"):
+            load_bytes(raw[:size], tmp_path)
+    with pytest.raises(ModelFileError, match="longer"):
+        load_bytes(raw + b"x", tmp_path)
+    with pytest.raises(ModelFileError, match=r"format 2.*Upgrade"):
+        load_bytes(raw[:8] + b"\x02\x00\x00\x00" + raw[12:], tmp_path)
+    flipped = bytearray(raw)
+    flipped[-10] ^= 1
+    with pytest.raises(ModelFileError, match="checksum"):
+        load_bytes(bytes(flipped), tmp_path)
+
+
+def test_declared_sizes_are_not_believed(raw, tmp_path):
+    header, payload = parts(raw)
+
+    def with_entry(**change):
+        table = {**header["arrays"], "coefficients": {**header["arrays"]["coefficients"], **change}}
+        return signed(json.dumps({**header, "arrays": table}).encode(), payload)
+
+    for change in (
+        {"shape": [10**12, 10**6]},
+        {"shape": [-1, 3]},
+        {"shape": [6.0, 3]},
+        {"shape": [6, 4]},
+        {"shape": "big"},
+        {"offset": 10**9},
+        {"offset": -5},
+        {"stored": 10**15},
+        {"dtype": "|O"},
+        {"dtype": ["<f8"]},
+    ):
+        with pytest.raises(ModelFileError, match="damaged"):
+            load_bytes(with_entry(**change), tmp_path)
+
+
+def test_a_compressed_bomb_is_refused(raw, tmp_path):
+    header, _ = parts(raw)
+    bomb = zlib.compress(bytes(10_000_000))
+    header["arrays"]["coefficients"] |= {"offset": 0, "stored": len(bomb), "shape": [6, 3]}
+    header["arrays"] = {"coefficients": header["arrays"]["coefficients"]}
+    with pytest.raises(ModelFileError, match="size declared"):
+        load_bytes(signed(json.dumps(header).encode(), bomb), tmp_path)
+
+
+def test_deep_or_senseless_headers_are_refused(tmp_path):
+    for header in (b"[" * 100_000, b"{}", b"null", b"\xff\xfe", b'{"content": {}, "arrays": []}', b'{"content": NaN}'):
+        with pytest.raises(ModelFileError):
+            load_bytes(signed(header, b""), tmp_path)
+    with pytest.raises(ModelFileError, match="holds no GGMTLRegressor"):
+        write_file(tmp_path / "other", {"kind": "cake"}, {"a": np.arange(3)})
+        load_model(tmp_path / "other")
+    assert read_file(tmp_path / "other")[1]["a"].tolist() == [0, 1, 2]
+
+
+def test_unknown_parameters_are_refused(raw, tmp_path):
+    header, payload = parts(raw)
+    header["content"]["parameters"]["flavour"] = "sweet"
+    with pytest.raises(ModelFileError, match="does not know: 'flavour'"):
+        load_bytes(signed(json.dumps(header).encode(), payload), tmp_path)
+
+
+def mutate(raw, rng):
+    """One of: flipped bits, a cut, a piece doubled or dropped, another length field."""
+    data = bytearray(raw)
+    kind = rng.integers(5)
+    if kind == 0:
+        for _ in range(rng.integers(1, 4)):
+            data[rng.integers(len(data))] ^= 1 << rng.integers(8)
+    elif kind == 1:
+        del data[rng.integers(len(data)) :]
+    elif kind == 2:
+        a = rng.integers(len(data))
+        del data[a : a + rng.integers(1, 50)]
+    elif kind == 3:
+        a = rng.integers(len(data))
+        data[a:a] = data[a : a + rng.integers(1, 50)]
+    else:
+        data[12:24] = rng.bytes(12)
+    return bytes(data)
+
+
+def mutate_inside(raw, rng):
+    """A change of header or arrays under a checksum that is right."""
+    _, _, size, _, _ = _PREFIX.unpack_from(raw)
+    header, payload = bytearray(raw[_PREFIX.size : _PREFIX.size + size]), bytearray(raw[_PREFIX.size + size :])
+    target = header if rng.random() < 0.8 else payload
+    for _ in range(rng.integers(1, 3)):
+        a = rng.integers(len(target))
+        if rng.random() < 0.5:
+            target[a] = rng.integers(256) if target is payload else rng.choice(list(b'0123456789,:"[]{}-.e$tfn'))
+        else:
+            del target[a : a + rng.integers(1, 6)]
+    return signed(bytes(header), bytes(payload))
+
+
+def fuzz(raw, model, X, tasks, path, number, seed):
+    """How many mutated files were refused; any other end than refusal or the right answer raises."""
+    rng, expected, refused = np.random.default_rng(seed), model.predict(X, tasks=tasks), 0
+    for k in range(number):
+        data = mutate(raw, rng) if k % 2 else mutate_inside(raw, rng)
+        path.write_bytes(data)
+        try:
+            loaded = load_model(path)
+        except ModelFileError:
+            refused += 1
+            continue
+        if data == raw or k % 2:
+            np.testing.assert_array_equal(loaded.predict(X, tasks=tasks), expected)
+    return refused
+
+
+def test_mutated_files_are_refused_or_give_the_right_answer(raw, fitted, tmp_path):
+    model, X, tasks = fitted
+    assert fuzz(raw, model, X, tasks, tmp_path / "x", 1000, seed=0) > 700

@@ -1,0 +1,125 @@
+"""The family of levels: honest errors and the choice."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ggmtl import KNN, GGMTLRegressor
+from ggmtl.baselines import HubRegressor, IndependentRegressor, PooledRegressor
+from ggmtl.bilevel import GraphFit
+from ggmtl.datasets import make_clusters, make_line
+from ggmtl.path import FoldErrors, choose, hub_level, independent_level, learn_levels, pooled_level
+from ggmtl.statistics import FoldedLoss, Scaling, TaskStatistics
+from tests.test_bilevel import folded_of, settings_of
+
+
+@pytest.fixture(scope="module")
+def errors() -> FoldErrors:
+    rng = np.random.default_rng(0)
+    return FoldErrors(rng.uniform(1, 2, size=(3, 4, 5)), rng.integers(1, 9, size=(4, 5)).astype(float))
+
+
+def fit_named(name: str, supported: bool = False) -> GraphFit:
+    empty = np.empty(0)
+    return GraphFit(name, np.empty((0, 2), int), empty, empty, empty, np.empty((2, 2)), 0.0, supported=supported)
+
+
+def test_mean_error_is_over_rows(errors):
+    np.testing.assert_allclose(errors.mean(), errors.squared.sum(axis=(1, 2)) / errors.count.sum())
+    np.testing.assert_allclose(errors.task_mean()[1, 2], errors.squared[1, :, 2].sum() / errors.count[:, 2].sum())
+
+
+def test_standard_error_matches_the_spread_of_repeated_samples():
+    rng = np.random.default_rng(1)
+    estimates, claimed = [], []
+    for _ in range(400):
+        count = np.full((2, 60), 10.0)
+        squared = rng.chisquare(10, size=(1, 2, 60)) * rng.uniform(0.5, 1.5, size=(1, 1, 60))
+        sample = FoldErrors(squared, count)
+        estimates.append(sample.mean()[0])
+        claimed.append(sample.standard_error()[0])
+    assert np.mean(claimed) == pytest.approx(np.std(estimates), rel=0.1)
+
+
+def test_a_level_has_no_excess_over_itself(errors):
+    excess, deviation = errors.excess(1)
+    assert excess[1] == 0.0
+    assert deviation[1] == 0.0
+
+
+def test_the_simplest_level_within_one_standard_error_is_chosen():
+    count = np.ones((1, 50))
+    noise = np.random.default_rng(0).normal(size=50)
+    clearly_worse, alike, best = np.full(50, 5.0), 1.0 + 0.1 * noise**2, np.ones(50)
+    errors = FoldErrors(np.stack([clearly_worse, alike, best])[:, None, :], count)
+    levels = [fit_named("pooled"), fit_named("hub"), fit_named("graph")]
+    assert choose(levels, errors) == 2
+    errors = FoldErrors(np.stack([clearly_worse, 1.0 + 0.1 * noise, best])[:, None, :], count)
+    assert choose(levels, errors) == 1
+
+
+def test_a_supported_graph_is_chosen_unless_clearly_worse():
+    count = np.ones((1, 50))
+    levels = [fit_named("hub"), fit_named("graph", supported=True)]
+    noise = np.random.default_rng(0).normal(size=50)
+    alike = np.stack([np.ones(50), 1.0 + noise])[:, None, :]
+    worse = np.stack([np.ones(50), 2.0 + 0.1 * noise])[:, None, :]
+    assert choose(levels, FoldErrors(alike, count)) == 1
+    assert choose(levels, FoldErrors(worse, count)) == 0
+
+
+def test_simple_levels_are_the_baselines():
+    data = make_clusters(n_tasks=8, n_clusters=2, n_features=3, n_samples=15, random_state=0)
+    folded = folded_of(data)
+    settings = replace(settings_of(folded, hub=True), ridge=1e-9)
+    arguments = {"X": data.X, "y": data.y, "tasks": data.tasks}
+    scale = TaskStatistics.from_data(data)
+    units = Scaling.from_statistics(scale, True, True)
+    for level, baseline in (
+        (pooled_level(folded.total, settings), PooledRegressor(ridge=0.0)),
+        (independent_level(folded.total, settings), IndependentRegressor(ridge=0.0)),
+    ):
+        slopes, intercepts = units.to_user_units(level.coefficients)
+        model = baseline.fit(**arguments)
+        np.testing.assert_allclose(slopes, model.coef_, atol=1e-6)
+        np.testing.assert_allclose(intercepts, model.intercept_, atol=1e-6)
+    hub = hub_level(folded.total, settings)
+    same = HubRegressor(strength=1.0, intercept_strength=1.0).fit(**arguments)
+    assert hub.coefficients.shape == same._coefficients.shape
+
+
+def test_validation_error_equals_relearning_without_each_fold():
+    data = make_line(n_tasks=6, n_features=3, n_samples=20, random_state=0)
+    model = GGMTLRegressor(validation=3).fit(data.X, data.y, tasks=data.tasks)
+    parts = model._scaling.design(TaskStatistics.from_data(data, model._deal(data)))
+    settings = settings_of(FoldedLoss(tuple(parts)), hub=True, coupling=None, candidates=KNN())
+    total, rows = 0.0, 0.0
+    for k in range(3):
+        rest = FoldedLoss(tuple(part for j, part in enumerate(parts) if j != k))
+        levels = learn_levels(rest, settings, model.tasks_, "evidence", True)
+        total += 2.0 * parts[k].value(levels[model._path_result.chosen].coefficients)
+        rows += parts[k].count.sum()
+    assert model.validation_error_ == pytest.approx(np.sqrt(total / rows) * model._scaling.target_scale, rel=1e-6)
+
+
+def test_clusters_are_found_and_independent_tasks_stay_alone():
+    data = make_clusters(n_tasks=20, n_clusters=4, n_features=5, n_samples=30, random_state=0)
+    found = GGMTLRegressor(validation=None).fit(data.X, data.y, tasks=data.tasks)
+    assert {tuple(edge) for edge in found.graph_.edges} == {tuple(edge) for edge in data.graph.edges}
+    rng = np.random.default_rng(0)
+    slopes = rng.normal(size=(20, 5))
+    X, tasks = rng.normal(size=(600, 5)), np.repeat(np.arange(20), 30)
+    y = (X * slopes[tasks]).sum(axis=1) + rng.normal(size=600)
+    alone = GGMTLRegressor(validation=None).fit(X, y, tasks=tasks)
+    assert alone.graph_.n_edges == 0
+    same = GGMTLRegressor(validation=None).fit(X, X @ slopes[0] + rng.normal(size=600), tasks=tasks)
+    assert same.graph_.n_edges == 0
+
+
+def test_path_lists_every_level_and_marks_one():
+    data = make_line(n_tasks=6, n_features=3, n_samples=20, random_state=0)
+    model = GGMTLRegressor(validation=3).fit(data.X, data.y, tasks=data.tasks)
+    assert [row["level"] for row in model.path_] == ["pooled", "hub", "graph", "independent"]
+    assert sum(row["chosen"] for row in model.path_) == 1
+    assert all(row["standard_error"] > 0 for row in model.path_)

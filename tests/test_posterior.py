@@ -1,0 +1,291 @@
+"""Standard errors, removing an edge and attaching a task, against dense algebra, full refits and simulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal, norm
+
+from ggmtl import GGMTLRegressor
+from ggmtl.bilevel import GraphFit, Settings, refit
+from ggmtl.candidates import Complete
+from ggmtl.inner import solve_inner
+from ggmtl.posterior import attach, insert_task, posterior_of, present_problem, without_edge
+from ggmtl.posterior.attachment import _NewTask
+from ggmtl.posterior.uncertainty import _sampled_blocks
+from ggmtl.statistics import LeastSquares
+
+FAST = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0, "validation": 0.25}
+
+
+def make_loss(rng, n, p, rows, spread=0.5):
+    X = rng.normal(size=(n, rows, p))
+    X[..., -1] = 1.0
+    W = spread * rng.normal(size=(n, p))
+    y = np.einsum("nrp,np->nr", X, W) + rng.normal(size=(n, rows))
+    return least_squares(X, y), W
+
+
+def least_squares(X, y):
+    gram, moment = np.einsum("nrp,nrq->npq", X, X), np.einsum("nrp,nr->np", X, y)
+    return LeastSquares(gram, moment, (y**2).sum(axis=1), np.full(len(X), float(X.shape[1])))
+
+
+def make_fit(rng, loss, penalty="squared_l2", hub=1.0, degree=6.0):
+    n, p = loss.moment.shape
+    slopes = np.arange(p) < p - 1
+    settings = Settings(penalty, Complete(), None, hub > 0, slopes)
+    i, j = np.triu_indices(n, 1)
+    keep = (rng.random(len(i)) < degree / n) | (j == i + 1)
+    edges = np.column_stack([i[keep], j[keep]])
+    values = 0.1 + rng.random(len(edges))
+    fit = GraphFit("graph", edges, values, np.full(p, 2.0), np.full(p, float(hub)), np.empty(0), 0.0)
+    return refit(fit, loss, settings), settings
+
+
+def dense_inverse(fit, loss, settings):
+    problem, values = present_problem(fit, loss, settings)
+    n, p = loss.moment.shape
+    return np.linalg.inv(problem.hessian(fit.coefficients, values).dense()).reshape(n, p, n, p)
+
+
+# ---------------------------------------------------------------------- covariance
+
+
+@pytest.mark.parametrize("penalty", ["squared_l2", "l2", "l1"])
+@pytest.mark.parametrize("hub", [0.0, 1.5])
+def test_covariance_blocks_are_those_of_the_dense_inverse(penalty, hub):
+    rng = np.random.default_rng(0)
+    loss, _ = make_loss(rng, 15, 4, 6)
+    fit, settings = make_fit(rng, loss, penalty, hub)
+    found = posterior_of(fit, loss, settings)
+    assert found.exact
+    np.testing.assert_allclose(found.covariance, np.einsum("ipiq->ipq", dense_inverse(fit, loss, settings)), atol=1e-12)
+
+
+@pytest.mark.parametrize("hub", [[0.0, 0.0, 0.0], [0.3, 2.0, 1e5], [0.0, 1.0, 4.0]])
+def test_without_edges_the_closed_form_is_the_dense_inverse(hub):
+    rng = np.random.default_rng(1)
+    loss, _ = make_loss(rng, 12, 3, 5)
+    fit, settings = make_fit(rng, loss)
+    fit = refit(replace(fit, edges=fit.edges[:0], edge_values=fit.edge_values[:0], hub=np.array(hub)), loss, settings)
+    found = posterior_of(fit, loss, settings).covariance
+    expected = np.einsum("ipiq->ipq", dense_inverse(fit, loss, settings))
+    np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize("penalty", ["squared_l2", "l2"])
+def test_sampled_standard_errors_are_close_to_the_exact_ones(penalty):
+    rng = np.random.default_rng(2)
+    loss, _ = make_loss(rng, 25, 4, 6)
+    fit, settings = make_fit(rng, loss, penalty)
+    exact = posterior_of(fit, loss, settings).covariance
+    problem, values = present_problem(fit, loss, settings)
+    sampled = _sampled_blocks(problem.hessian(fit.coefficients, values), 256, seed=0)
+    ratio = np.sqrt(np.einsum("npp->np", sampled) / np.einsum("npp->np", exact))
+    assert np.abs(ratio - 1.0).max() < 0.06
+    assert ratio.std() < 0.015
+
+
+def test_pooled_model_has_the_covariance_of_one_regression():
+    rng = np.random.default_rng(3)
+    loss, _ = make_loss(rng, 6, 3, 8)
+    fit, settings = make_fit(rng, loss)
+    pooled = np.linalg.solve(loss.gram.sum(axis=0), loss.moment.sum(axis=0))
+    fit = replace(
+        fit,
+        edges=fit.edges[:0],
+        edge_values=fit.edge_values[:0],
+        hub=np.full(3, np.inf),
+        coefficients=np.tile(pooled, (6, 1)),
+    )
+    found = posterior_of(fit, loss, settings)
+    rows = loss.count.sum()
+    np.testing.assert_allclose(found.covariance[4], np.linalg.inv(loss.gram.sum(axis=0)), rtol=1e-5)
+    assert found.noise == pytest.approx(2 * loss.value(fit.coefficients) / (rows - 3))
+
+
+def test_noise_of_separate_tasks_is_their_joint_residual_variance():
+    rng = np.random.default_rng(4)
+    loss, _ = make_loss(rng, 5, 3, 10)
+    fit, settings = make_fit(rng, loss, hub=0.0)
+    fit = refit(replace(fit, edges=fit.edges[:0], edge_values=fit.edge_values[:0]), loss, settings)
+    expected = 2 * loss.value(fit.coefficients) / (50 - 15)
+    assert posterior_of(fit, loss, settings).noise == pytest.approx(expected, rel=1e-5)
+
+
+def test_standard_errors_of_one_task_are_those_of_ordinary_least_squares():
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(40, 2)) * [3.0, 0.2] + [10.0, -4.0]
+    y = 5.0 + X @ [1.0, -7.0] + rng.normal(size=40)
+    model = GGMTLRegressor(ridge=0.0).fit(X, y)
+    design = np.column_stack([X, np.ones(40)])
+    coefficients = np.linalg.lstsq(design, y, rcond=None)[0]
+    noise = ((y - design @ coefficients) ** 2).sum() / (40 - 3)
+    covariance = noise * np.linalg.inv(design.T @ design)
+    table = model.coefficients()
+    assert table["feature"].tolist() == ["x0", "x1", "(intercept)"]
+    np.testing.assert_allclose(table["coefficient"], coefficients, rtol=1e-6)
+    np.testing.assert_allclose(table["standard_error"], np.sqrt(np.diag(covariance)), rtol=1e-6)
+    value, deviation = model.predict(X[:3], return_std=True)
+    spread = np.einsum("rp,pq,rq->r", design[:3], covariance, design[:3])
+    np.testing.assert_allclose(deviation, np.sqrt(noise + spread), rtol=1e-6)
+    np.testing.assert_allclose(value, design[:3] @ coefficients, rtol=1e-6)
+
+
+def test_ninety_percent_intervals_cover_about_ninety_percent():
+    rng = np.random.default_rng(6)
+    inside, known, covered = [], [], []
+    for _ in range(4):
+        n, rows = 60, 8
+        W = np.array([1.0, -2.0, 0.5]) + 0.7 * rng.normal(size=(n, 3))
+        X, tasks = rng.normal(size=(n * rows, 3)), np.repeat(np.arange(n), rows)
+        y = (X * W[tasks]).sum(axis=1) + rng.normal(size=n * rows)
+        model = GGMTLRegressor(candidates=np.empty((0, 2)), validation=None, unseen="hub").fit(X, y, tasks=tasks)
+        fresh = rng.normal(size=(n * 5, 3))
+        where = np.repeat(np.arange(n), 5)
+        value, deviation = model.predict(fresh, tasks=where, return_std=True)
+        target = (fresh * W[where]).sum(axis=1) + rng.normal(size=len(fresh))
+        inside.append(np.abs(target - value) < norm.ppf(0.95) * deviation)
+        table = model.coefficients()
+        table = table[table["feature"] != "(intercept)"]
+        known.append(np.abs(table["coefficient"] - W.ravel()) < norm.ppf(0.95) * table["standard_error"])
+        strangers = np.array([1.0, -2.0, 0.5]) + 0.7 * rng.normal(size=(300, 3))
+        value, deviation = model.predict(fresh, tasks=np.arange(1000, 1300), return_std=True)
+        target = (fresh * strangers).sum(axis=1) + rng.normal(size=300)
+        covered.append(np.abs(target - value) < norm.ppf(0.95) * deviation)
+    assert 0.85 < np.mean(inside) < 0.95
+    assert 0.85 < np.mean(known) < 0.95
+    assert 0.85 < np.mean(covered) < 0.95
+
+
+def test_intervals_cover_with_a_graph():
+    rng = np.random.default_rng(7)
+    n, rows = 24, 10
+    W = rng.normal(size=(3, 3))[np.arange(n) % 3] + 0.1 * rng.normal(size=(n, 3))
+    X, tasks = rng.normal(size=(n * rows, 3)), np.repeat(np.arange(n), rows)
+    y = (X * W[tasks]).sum(axis=1) + rng.normal(size=n * rows)
+    model = GGMTLRegressor(validation=None).fit(X, y, tasks=tasks)
+    fresh, where = rng.normal(size=(2400, 3)), np.repeat(np.arange(n), 100)
+    value, deviation = model.predict(fresh, tasks=where, return_std=True)
+    target = (fresh * W[where]).sum(axis=1) + rng.normal(size=2400)
+    assert 0.85 < np.mean(np.abs(target - value) < norm.ppf(0.95) * deviation) < 0.95
+
+
+# ---------------------------------------------------------------------- removing an edge
+
+
+@pytest.mark.parametrize("penalty", ["squared_l2", "l2"])
+@pytest.mark.parametrize("hub", [0.0, 1.0])
+def test_removing_an_edge_is_a_full_refit_without_it(penalty, hub):
+    rng = np.random.default_rng(8)
+    loss, _ = make_loss(rng, 12, 4, 5)
+    fit, settings = make_fit(rng, loss, penalty, hub)
+    problem, values = present_problem(fit, loss, settings)
+    for edge in (0, 5, 11):
+        i, j = problem.edges[edge]
+        without = np.where(np.arange(len(values)) == edge, 0.0, values)
+        expected = solve_inner(problem, without, tol=1e-13).coefficients
+        removal = without_edge(problem, values, i, j)
+        np.testing.assert_allclose(removal.coefficients, expected, atol=1e-9)
+        inverse = np.linalg.inv(problem.hessian(expected, without).dense()).reshape(12, 4, 12, 4)
+        difference = inverse[i, :, i] + inverse[j, :, j] - inverse[i, :, j] - inverse[j, :, i]
+        np.testing.assert_allclose(removal.difference_covariance, difference, rtol=1e-6, atol=1e-10)
+
+
+def test_removing_a_bridge_without_a_hub_is_exact_too():
+    rng = np.random.default_rng(9)
+    loss, _ = make_loss(rng, 4, 3, 2)
+    fit, settings = make_fit(rng, loss, hub=0.0)
+    edges = np.array([[0, 1], [1, 2], [2, 3]])
+    fit = refit(replace(fit, edges=edges, edge_values=np.array([1.0, 100.0, 1.0])), loss, settings)
+    problem, values = present_problem(fit, loss, settings)
+    removal = without_edge(problem, values, 1, 2)
+    expected = np.linalg.solve(problem.system(np.array([1.0, 0.0, 1.0])).dense(), loss.moment.ravel())
+    np.testing.assert_allclose(removal.coefficients.ravel(), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_a_pair_without_an_edge_keeps_its_models():
+    rng = np.random.default_rng(10)
+    loss, _ = make_loss(rng, 5, 3, 6)
+    fit, settings = make_fit(rng, loss)
+    edges = np.array([[0, 1]])
+    fit = refit(replace(fit, edges=edges, edge_values=np.ones(1)), loss, settings)
+    removal = without_edge(*present_problem(fit, loss, settings), 2, 4)
+    np.testing.assert_array_equal(removal.coefficients, removal.before)
+
+
+# ---------------------------------------------------------------------- a new task
+
+
+def new_rows(rng, w, rows, noise=0.5):
+    X = rng.normal(size=(1, rows, len(w)))
+    return X, np.einsum("nrp,p->nr", X, w) + noise * rng.normal(size=(1, rows))
+
+
+def test_evidence_of_a_new_task_is_the_gaussian_density_of_its_rows():
+    rng = np.random.default_rng(11)
+    X, y = new_rows(rng, np.array([1.0, -1.0, 0.3]), 4)
+    pull, noise = np.array([0.5, 2.0, 1.0]), 0.25
+    task = _NewTask(X[0].T @ X[0], X[0].T @ y[0], float(y[0] @ y[0]), noise, pull, np.zeros(3), np.ones(3))
+    means = rng.normal(size=(5, 3))
+    found = task.evidence(means, pull)
+    covariance = noise * (np.eye(4) + X[0] / pull @ X[0].T)
+    expected = np.array([multivariate_normal(X[0] @ mean, covariance).logpdf(y[0]) for mean in means])
+    np.testing.assert_allclose(found - found[0], expected - expected[0], atol=1e-9)
+    wider = task.evidence(means[:1], 3 * pull)[0]
+    covariance = noise * (np.eye(4) + X[0] / (3 * pull) @ X[0].T)
+    assert wider - found[0] == pytest.approx(
+        multivariate_normal(X[0] @ means[0], covariance).logpdf(y[0]) - expected[0]
+    )
+
+
+def test_a_task_without_rows_gets_the_common_model():
+    rng = np.random.default_rng(12)
+    loss, _ = make_loss(rng, 6, 3, 8)
+    fit, _ = make_fit(rng, loss)
+    nothing = LeastSquares(np.zeros((1, 3, 3)), np.zeros((1, 3)), np.zeros(1), np.zeros(1))
+    attached = attach(fit, nothing, 1.0)
+    np.testing.assert_array_equal(attached.coefficients, fit.coefficients.mean(axis=0))
+    assert len(attached.neighbours) == 0
+
+
+def test_a_twin_is_found_and_a_stranger_is_left_to_the_hub():
+    rng = np.random.default_rng(13)
+    models = rng.normal(size=(3, 4))[np.repeat([0, 1, 2], 5)] * 3.0 + 0.05 * rng.normal(size=(15, 4))
+    empty = np.empty((0, 2), dtype=np.int64)
+    fit = GraphFit("hub", empty, np.empty(0), np.zeros(4), np.full(4, 0.03), models, 0.0)
+    twin = attach(fit, least_squares(*new_rows(rng, models[7], 6)), 0.25)
+    assert len(twin.neighbours)
+    assert set(twin.neighbours) <= {5, 6, 7, 8, 9}
+    alone = np.linalg.lstsq(*(part[0] for part in new_rows(rng, models[7], 6)), rcond=None)[0]
+    assert np.linalg.norm(twin.coefficients - models[7]) < np.linalg.norm(alone - models[7])
+    stranger = attach(fit, least_squares(*new_rows(rng, np.array([9.0, -9.0, 9.0, 9.0]), 6)), 0.25)
+    assert len(stranger.neighbours) == 0
+
+
+def test_one_row_moves_the_common_model_as_the_prior_allows():
+    rng = np.random.default_rng(14)
+    loss, _ = make_loss(rng, 8, 3, 20, spread=0.1)
+    fit, settings = make_fit(rng, loss, hub=20.0)
+    fit = refit(replace(fit, edges=fit.edges[:0], edge_values=fit.edge_values[:0]), loss, settings)
+    X, y = new_rows(rng, np.zeros(3), 1)
+    attached = attach(fit, least_squares(X, y), 1.0)
+    common = fit.coefficients.mean(axis=0)
+    gain = X[0, 0] / 20.0 / (1.0 + X[0, 0] @ X[0, 0] / 20.0)
+    np.testing.assert_allclose(attached.coefficients, common + gain * (y[0, 0] - X[0, 0] @ common))
+
+
+def test_inserting_a_task_shifts_the_edges():
+    rng = np.random.default_rng(15)
+    loss, _ = make_loss(rng, 4, 3, 8)
+    fit, _ = make_fit(rng, loss)
+    fit = replace(fit, edges=np.array([[0, 1], [2, 3]]), edge_values=np.ones(2))
+    attached = attach(fit, least_squares(*new_rows(rng, fit.coefficients[3], 30)), 0.1)
+    attached = replace(attached, neighbours=np.array([0, 3]), edge_value=0.5)
+    grown = insert_task(fit, attached, 2)
+    assert grown.edges.tolist() == [[0, 1], [3, 4], [0, 2], [2, 4]]
+    assert grown.edge_values.tolist() == [1.0, 1.0, 0.5, 0.5]
+    np.testing.assert_array_equal(grown.coefficients[[0, 1, 3, 4]], fit.coefficients)
