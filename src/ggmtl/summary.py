@@ -352,6 +352,12 @@ def describe_gain(summary: dict[str, Any]) -> str:
     if "gain" not in verdict:
         return ""
     against = LEVEL_NAMES[verdict["against"]]
+    if verdict["kind"] == "graph" and not verdict["low"] <= 0 <= verdict["high"]:
+        errors = {level["name"]: level["error"] for level in summary["path"]["levels"]}
+        return (
+            f"The best simple model is {against}: error {number(errors[verdict['against']])} on rows not seen, "
+            f"against {number(summary['error'])} with the graph. The interval is 95 %."
+        )
     change = "below" if verdict["gain"] >= 0 else "above"
     best = "best simple model" if verdict["kind"] == "graph" else "next best simple model"
     return (
@@ -367,8 +373,17 @@ def _describe_errors(summary: dict[str, Any]) -> list[str]:
     lines = ["Root mean square error on rows not seen:"]
     for level in levels:
         mark = "  ← chosen" if level["chosen"] else ""
-        lines.append(f"  {level_title(level):<28} {number(level['error'])} ± {number(level['standard_error'])}{mark}")
+        lines.append(f"  {level_title(level):<30}{error_text(level)}{mark}")
     return lines
+
+
+def error_text(level: dict[str, Any]) -> str:
+    """Error ± standard error, with two digits of the latter."""
+    error, deviation = level["error"], level["standard_error"]
+    if not deviation or not np.isfinite(np.log10(deviation)):
+        return number(error)
+    digits = int(np.clip(1 - np.floor(np.log10(deviation)), 0, 12))
+    return f"{error:.{digits}f} ± {deviation:.{digits}f}"
 
 
 def level_title(level: dict[str, Any]) -> str:

@@ -20,8 +20,8 @@ from ggmtl.statistics import FoldedLoss, LeastSquares
 EDGE_SOLVERS = ("quasi_newton", "projected_gradient", "closed_form")
 # Strengths are searched over this many e-folds on either side of their start.
 _STRENGTH_RANGE = 14.0
-# Linear solves start at this accuracy and follow the outer progress down to the last.
-_ACCURACIES = (1e-4, 1e-8)
+# Linear solves follow the outer progress: rough until that stage has converged, then fine.
+_ROUGH, _FINE = 1e-4, 1e-8
 _START = 0.5
 
 
@@ -67,7 +67,7 @@ class ValidationObjective:
     def __init__(self, parts: Sequence[HoldOut], strengths: Strengths, sparsity: Sparsity, n_edges: int):
         self.parts, self.strengths, self.sparsity, self.n_edges = parts, strengths, sparsity, n_edges
         self.scale, self.first_value = 1.0, _START
-        self.accuracy = _ACCURACIES[-1]
+        self.accuracy = _FINE
         self._warm: list[WarmStart] | None = None
 
     def start(self, candidates: CandidateEdges) -> float:
@@ -240,26 +240,37 @@ def _optimise(
         np.concatenate([np.ones(m), np.full(s, _STRENGTH_RANGE)]),
     )
     start = box.project(objective.first_point(candidates) if start is None else start)
+    objective.accuracy = _FINE
+    first, rough_steps = objective(start)[0], 0
     loss = objective.parts[0].problem.loss
-    small = loss.n_tasks * loss.n_features <= DIRECT_SIZE
-    first, done = objective(start)[0], 0
-    for accuracy in _ACCURACIES[-1:] if small else _ACCURACIES:
-        objective.accuracy = accuracy
-        last = accuracy == _ACCURACIES[-1]
-
-        def report(iteration: int, value: float, _: np.ndarray, before: int = done) -> None:
-            if progress:
-                progress(before + iteration, value * objective.scale)
-
-        stage = _run(objective, start, box, settings, max(settings.tol, 0.0 if last else 10 * accuracy), done, report)
-        done += stage.iterations
-        start = stage.x
-    # Values from inexact solves are not comparable: the history has the start and the last stage, at full accuracy.
-    history = stage.history if stage.history[0] == first else (first, *stage.history)
-    return replace(stage, iterations=done, history=history)
+    if loss.n_tasks * loss.n_features > DIRECT_SIZE:
+        objective.accuracy = _ROUGH
+        rough = _run(objective, start, box, settings, 0, progress)
+        objective.accuracy = _FINE
+        # Where the loss itself is tiny, rough solves may mislead; what they found must stand at full accuracy.
+        if objective(rough.x)[0] < first:
+            start, rough_steps = rough.x, rough.iterations
+    fine = _run(objective, start, box, settings, rough_steps, progress)
+    # Values from rough solves are not comparable: the history has the start and the last stage, at full accuracy.
+    history = (first, *fine.history) if rough_steps else fine.history
+    return replace(fine, iterations=rough_steps + fine.iterations, history=history)
 
 
-def _run(objective, start, box, settings, tol, done, report) -> Optimum:
+def _run(
+    objective: ValidationObjective,
+    start: np.ndarray,
+    box: Box,
+    settings: Settings,
+    done: int,
+    progress: Callable[[int, float], None] | None,
+) -> Optimum:
+    """One stage at the objective's accuracy, which also bounds what its gradient can certify."""
+
+    def report(iteration: int, value: float, _: np.ndarray) -> None:
+        if progress:
+            progress(done + iteration, value * objective.scale)
+
+    tol = settings.tol if objective.accuracy == _FINE else max(settings.tol, 10.0 * objective.accuracy)
     options = {"max_iter": max(settings.max_iter - done, 1), "tol": tol, "progress": report}
     if settings.edge_solver == "projected_gradient":
         return projected_gradient(objective, start, box, **options)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ggmtl.cli.comparison import OWN, Comparison
-from ggmtl.summary import describe_gain, describe_graph, level_title, number, one_line, sharing_lines, task_line
+from ggmtl.summary import describe_gain, describe_graph, error_text, level_title, number, one_line, sharing_lines, task_line
 
 _GOOD, _QUIET = "green", "dim"
 
@@ -68,15 +68,13 @@ def show_summary(summary: dict[str, Any]) -> None:
 def _level_table(levels: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_QUIET)
     table.add_column("level")
-    table.add_column("error on rows not seen", justify="right")
-    table.add_column("± s.e.", justify="right")
+    table.add_column("error on rows not seen ± s.e.")
     table.add_column("")
     for level in levels:
         style = f"bold {_GOOD}" if level["chosen"] else ""
         table.add_row(
             plain(level_title(level)),
-            number(level["error"]),
-            number(level["standard_error"]),
+            error_text(level),
             "← chosen" if level["chosen"] else "",
             style=style,
         )

@@ -69,14 +69,13 @@ def write_model(path: str | Path, state: ModelState) -> None:
         "noise": state.noise,
         **_pack_result(state.result, arrays),
     }
+    _pack_graph(state.graph, arrays)
     arrays |= {
         "center": state.scaling.center,
         "scale": state.scaling.scale,
-        "graph.edges": state.graph.edges.astype(np.int32),
-        "graph.weights": state.graph.weights,
     }
     if state.standard_errors is not None:
-        arrays["standard_errors"] = round_mantissa(state.standard_errors)
+        arrays["standard_errors"] = round_mantissa(state.standard_errors, bits=8)
     if state.statistics is not None:
         upper = np.triu_indices(state.statistics.cross.shape[-1])
         arrays["cross"] = state.statistics.cross[:, :, upper[0], upper[1]]
@@ -98,11 +97,13 @@ def read_model(path: str | Path) -> ModelState:
 
 def _pack_result(result: PathResult, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     fit = result.best
-    present = fit.edge_values > 0
+    present = np.flatnonzero(fit.edge_values > 0)
+    edges = np.sort(fit.edges[present], axis=1)
+    order = np.lexsort((edges[:, 1], edges[:, 0]))
     arrays |= {
         "coefficients": fit.coefficients,
-        "edges": fit.edges[present].astype(np.int32),
-        "edge_values": fit.edge_values[present],
+        "edges": edges[order].astype(np.int32),
+        "edge_values": fit.edge_values[present][order],
         "coupling": fit.coupling,
         "hub": fit.hub,
     }
@@ -116,6 +117,17 @@ def _pack_result(result: PathResult, arrays: dict[str, np.ndarray]) -> dict[str,
         "chosen": result.chosen,
         "criterion": result.criterion,
     }
+
+
+def _pack_graph(graph: TaskGraph, arrays: dict[str, np.ndarray]) -> None:
+    """The reported graph: which edges of the fit it shows (both are sorted), or its own where it has others."""
+    n = graph.n_tasks
+    keys, shown = arrays["edges"].astype(np.int64) @ [n, 1], graph.edges @ [n, 1]
+    arrays["graph.weights"] = graph.weights
+    if np.isin(shown, keys).all():
+        arrays["graph.shown"] = np.isin(keys, shown)
+    else:
+        arrays["graph.edges"] = graph.edges.astype(np.int32)
 
 
 def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> ModelState:
@@ -140,7 +152,8 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> ModelStat
     parameters, facts = {k: decode(v) for k, v in content["parameters"].items()}, decode(content["facts"])
     if not isinstance(facts, dict):
         raise ValueError("the facts are no table")
-    graph = TaskGraph(arrays["graph.edges"], arrays["graph.weights"], names)
+    shown = arrays["edges"][arrays["graph.shown"]] if "graph.shown" in arrays else arrays["graph.edges"]
+    graph = TaskGraph(shown, arrays["graph.weights"], names)
     return ModelState(
         parameters,
         facts,

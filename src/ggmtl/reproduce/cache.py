@@ -141,4 +141,5 @@ def _with_cell(compute: Callable[[Cell], dict[str, Any]], cell: Cell) -> tuple[C
 def _outcome(result: dict[str, Any]) -> str:
     if "error" in result:
         return f"no result ({result['error']})"
-    return f"RMSE {result['rmse']:.4g}, {result['seconds']:.1f} s"
+    said = f"RMSE {result['rmse']:.4g}" if "rmse" in result else "learned"
+    return f"{said}, {result['seconds']:.1f} s"

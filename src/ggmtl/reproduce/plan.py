@@ -14,6 +14,9 @@ PEER_METHODS = ("ridge_per_task", "boosted_trees", "statsmodels", "mixedlm", "gp
 ALL_METHODS = (*GGMTL, "independent", "pooled", "hub", "ccmtl", "mtrl", "mssl", "bmsl", *PEER_METHODS)
 QUICK_METHODS = ("ggmtl", "ggmtl_squared", "independent", "pooled", "hub", "ccmtl", "bmsl", "ridge_per_task", "mixedlm")
 
+# What the protocol does not change: methods that choose nothing on a hold-out, or choose on their own one.
+PROTOCOL_FREE = (*GGMTL, "bmsl", *PEER_METHODS)
+
 SHAPES = ("line", "tree", "star")
 
 
@@ -53,11 +56,11 @@ class Section:
 
     def cells(self, problem: str, method: str, quick: bool) -> list[Cell]:
         """The cells behind one entry."""
-        count = self.runs(problem, method, quick)
-        return [Cell(problem, seed, method, self.protocol, quick) for seed in range(count)]
+        protocol = "honest" if method in PROTOCOL_FREE else self.protocol
+        return [Cell(problem, seed, method, protocol, quick) for seed in range(self.runs(problem, method, quick))]
 
     def all_cells(self, quick: bool) -> list[Cell]:
-        """The cells of the whole block; quick methods of a problem come first."""
+        """The cells of the whole block."""
         return [cell for p in self.problems for m in self.methods for cell in self.cells(p, m, quick)]
 
 

@@ -1,12 +1,12 @@
 """The data sets of the tables: a name and the number of a run → training and test rows.
 
-    line, tree, star               the text's generator: an X for each task, noise 1
-    line published, …              as in the published files: one shared X, no noise
-    parkinson r=0.3 [time] [visit] with the time of the test as a feature; whole visits held out
-    school r=0.2
-    tmy3 h=8 every=4               forecasts 8 hours ahead, every fourth hour a row; one given split
-    exam, hsb82, computer r=0.5    rows drawn per task
-    sales                          the later weeks, one given split
+line, tree, star               the text's generator: an X for each task, noise 1
+line published, …              as in the published files: one shared X, no noise
+parkinson r=0.3 [time] [visit] with the time of the test as a feature; whole visits held out
+school r=0.2
+tmy3 h=8 every=4               forecasts 8 hours ahead, every fourth hour a row; one given split
+exam, hsb82, computer r=0.5    rows drawn per task
+sales                          the later weeks, one given split
 """
 
 from __future__ import annotations

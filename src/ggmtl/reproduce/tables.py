@@ -67,7 +67,7 @@ def _block(section: Section, measure: str, cache: CellCache, quick: bool) -> lis
     header = ["method"]
     for problem in section.problems:
         header += [problem, "paper"]
-    rows = [header + ["runs"], ["---"] * (len(header) + 1)]
+    rows = [[*header, "runs"], ["---"] * (len(header) + 1)]
     for method in methods:
         row = [LABELS[method]]
         for problem in section.problems:

@@ -1,0 +1,161 @@
+"""How accurate the default is, beside what people use today.
+
+    python benchmarks/accuracy.py --splits 10
+
+writes ``benchmarks/results/accuracy.md``. Every method of every split is computed once and kept in
+``benchmarks/results/accuracy.jsonl``; a second call continues. Errors are means over tasks of the root mean squared
+error on test rows; differences are paired over splits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ggmtl.reproduce import Cell, CellCache, compute_missing
+from ggmtl.reproduce.methods import LABELS, compute_cell
+from ggmtl.reproduce.problems import GIVEN_SPLIT
+from ggmtl.reproduce.tables import format_entry
+
+PROBLEMS = (
+    *(f"school r={r}" for r in (0.2, 0.3, 0.4, 0.5)),
+    *(f"parkinson r={r}{words}" for words in ("", " time", " visit", " time visit") for r in (0.3, 0.6)),
+    "exam r=0.5",
+    "hsb82 r=0.5",
+    "computer r=0.5",
+    "sales",
+    "tmy3 h=8 every=24",
+)
+OURS = "ggmtl"
+PEERS = (
+    "pooled",
+    "independent",
+    "hub",
+    "ridge_per_task",
+    "boosted_trees",
+    "statsmodels",
+    "mixedlm",
+    "gpboost",
+)
+# Over a minute per fit there.
+TOO_SLOW = {("gpboost", "school"), ("gpboost", "sales"), ("gpboost", "tmy3")}
+TARGET = Path(__file__).parent / "results" / "accuracy.md"
+
+
+def methods_of(problem: str) -> list[str]:
+    return [m for m in (OURS, *PEERS) if (m, problem.split()[0]) not in TOO_SLOW]
+
+
+def cells_of(problem: str, method: str, splits: int) -> list[Cell]:
+    count = 1 if problem.split()[0] in GIVEN_SPLIT else splits
+    return [Cell(problem, seed, method) for seed in range(count)]
+
+
+def errors_of(cache: CellCache, cells: list[Cell]) -> np.ndarray:
+    return np.array([(cache.get(cell) or {}).get("rmse", np.nan) for cell in cells])
+
+
+def difference(cache: CellCache, problem: str, splits: int) -> tuple[str, float, float, int] | None:
+    """Best peer, mean of ours less theirs, its standard error, splits; None where either is missing."""
+    ours = errors_of(cache, cells_of(problem, OURS, splits))
+    theirs = {m: errors_of(cache, cells_of(problem, m, splits)) for m in methods_of(problem)[1:]}
+    theirs = {m: e for m, e in theirs.items() if not np.isnan(e).any()}
+    if np.isnan(ours).any() or not theirs:
+        return None
+    best = min(theirs, key=lambda m: theirs[m].mean())
+    gap = ours - theirs[best]
+    error = gap.std(ddof=1) / np.sqrt(len(gap)) if len(gap) > 1 else float("nan")
+    return best, float(gap.mean()), float(error), len(gap)
+
+
+def summary_row(cache: CellCache, problem: str, splits: int) -> str:
+    found = difference(cache, problem, splits)
+    if found is None:
+        return f"| {problem} | not computed | | | |"
+    best, gap, error, count = found
+    ours = format_entry([cache.get(cell) for cell in cells_of(problem, OURS, splits)], "rmse")
+    theirs = format_entry([cache.get(cell) for cell in cells_of(problem, best, splits)], "rmse")
+    spread = f" ± {error:.4f}" if np.isfinite(error) else " (one split)"
+    return f"| {problem} | {ours} | {LABELS[best]} {theirs} | {gap:+.4f}{spread} | {count} |"
+
+
+def detail_rows(cache: CellCache, splits: int) -> list[str]:
+    names = (OURS, *PEERS)
+    rows = ["| data | " + " | ".join(LABELS[m] for m in names) + " |", "| --- " * (len(names) + 1) + "|"]
+    for problem in PROBLEMS:
+        entries: list[Any] = []
+        for m in names:
+            if m not in methods_of(problem):
+                entries.append("left out: over a minute per fit")
+                continue
+            entries.append(format_entry([cache.get(cell) for cell in cells_of(problem, m, splits)], "rmse"))
+        rows.append(f"| {problem} | " + " | ".join(entries) + " |")
+    return rows
+
+
+def time_rows(cache: CellCache, splits: int) -> list[str]:
+    names = (OURS, *PEERS)
+    rows = ["| data | " + " | ".join(LABELS[m] for m in names) + " |", "| --- " * (len(names) + 1) + "|"]
+    for problem in PROBLEMS:
+        entries = []
+        for m in names:
+            results = [cache.get(cell) or {} for cell in cells_of(problem, m, splits)]
+            seconds = [r["seconds"] for r in results if "seconds" in r]
+            entries.append(f"{np.mean(seconds):.1f}" if seconds else "–")
+        rows.append(f"| {problem} | " + " | ".join(entries) + " |")
+    return rows
+
+
+def page(cache: CellCache, splits: int) -> str:
+    lines = [
+        "# Accuracy of the default",
+        "",
+        f"Made by `python benchmarks/accuracy.py --splits {splits}`: {splits} random splits per set (one where the "
+        "set comes with its own), the same for all methods; everything is chosen on training rows. Task-mean RMSE, "
+        "mean ± standard deviation over splits. “difference” is ours less the best peer's (negative: ours is better), "
+        "± its standard error over paired splits; the best peer is picked after the fact, which favours peers.",
+        "",
+        "| data | GGMTL (default) | best peer | difference | splits |",
+        "| --- | --- | --- | --- | --- |",
+        *[summary_row(cache, problem, splits) for problem in PROBLEMS],
+        "",
+        "## All methods",
+        "",
+        *detail_rows(cache, splits),
+        "",
+        "## Seconds per fit and prediction",
+        "",
+        "Measured while other cells ran beside, so only ratios mean something.",
+        "",
+        *time_rows(cache, splits),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Default against peers on real data.")
+    parser.add_argument("--splits", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=None)
+    parser.add_argument("--only", default="", help="problems whose name starts with this")
+    parser.add_argument("--output", type=Path, default=TARGET)
+    chosen = parser.parse_args()
+    started = time.perf_counter()
+
+    def report(done: int, total: int, text: str) -> None:
+        sys.stderr.write(f"[{time.perf_counter() - started:7.1f} s] {done}/{total} {text}\n")
+
+    cache = CellCache(chosen.output.with_suffix(".jsonl"))
+    problems = [problem for problem in PROBLEMS if problem.startswith(chosen.only)]
+    # Split by split, so that a run stopped early has whole splits of everything.
+    cells = [cell for problem in problems for m in methods_of(problem) for cell in cells_of(problem, m, chosen.splits)]
+    compute_missing(cache, sorted(cells, key=lambda cell: cell.seed), compute_cell, report, chosen.jobs)
+    chosen.output.write_text(page(cache, chosen.splits), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
