@@ -128,9 +128,7 @@ def page(cache: CellCache, splits: int) -> str:
         "",
         *detail_rows(cache, splits),
         "",
-        "## Seconds per fit and prediction",
-        "",
-        "Measured while other cells ran beside, so only ratios mean something.",
+        "## Processor seconds per fit and prediction",
         "",
         *time_rows(cache, splits),
     ]

@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from ggmtl.criteria import HoldOut
 from ggmtl.inner import InnerProblem
+from ggmtl.kernels import available
 from ggmtl.statistics import LeastSquares
 
 RESULTS = Path(__file__).parent / "results" / "hypergradient.md"
@@ -42,7 +43,8 @@ ROWS = [
 
 def make_loss(rng: np.random.Generator, models: np.ndarray, rows: np.ndarray) -> LeastSquares:
     """Statistics of random rows of every task."""
-    X = [rng.normal(size=(count, models.shape[1])) for count in rows]
+    # One table of rows, as data come, cut into tasks.
+    X = np.split(rng.normal(size=(rows.sum(), models.shape[1])), np.cumsum(rows)[:-1])
     y = [block @ model + rng.normal(size=len(block)) for block, model in zip(X, models)]
     return LeastSquares(
         np.stack([block.T @ block for block in X]),
@@ -121,7 +123,8 @@ def main(repeats: int = 5) -> None:
         f"{n} tasks with School's row counts (a fifth held out), d = {N_FEATURES}, nd = {n * N_FEATURES}, "
         f"{N_NEIGHBOURS}-nearest-neighbour graph of {n_edges} edges; squared penalty, tolerance "
         f"{TOLERANCE:g}, cold start. Medians of {repeats} dense and {5 * repeats} fast runs in one "
-        f"process, in processor time; one thread of {os.cpu_count()}.",
+        f"process, in processor time; one thread of {os.cpu_count()}; kernels: "
+        f"{os.environ.get('GGMTL_KERNELS', available()[0])}. All ratios are from one run.",
         "",
         "| λ | fast, ms | dense, ms | ratio | largest relative difference of the gradients |",
         "| --- | --- | --- | --- | --- |",
@@ -130,9 +133,7 @@ def main(repeats: int = 5) -> None:
     for coupling in (0.1, 1.0, 10.0, 100.0):
         quick, slow, difference = compare(coupling, repeats)
         ratios.append(slow / quick)
-        lines.append(
-            f"| {coupling:g} | {1e3 * quick:.2f} | {1e3 * slow:.0f} | {slow / quick:.0f} | {difference:.1e} |"
-        )
+        lines.append(f"| {coupling:g} | {1e3 * quick:.2f} | {1e3 * slow:.0f} | {slow / quick:.0f} | {difference:.1e} |")
     verdict = "met" if min(ratios) >= BAR else "**not met**"
     lines += ["", f"Smallest ratio {min(ratios):.0f}; bar {BAR} {verdict}; aim {AIM}."]
     text = "\n".join(lines) + "\n"

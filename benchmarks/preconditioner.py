@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from scipy.spatial import cKDTree
 
+from ggmtl.kernels import available
 from ggmtl.solvers import ConjugateGradient
 from ggmtl.system import BlockJacobi, GraphLevel, TaskSystem, make_preconditioner
 
@@ -33,9 +34,7 @@ def neighbour_edges(points: np.ndarray, k: int) -> np.ndarray:
     return np.unique(np.sort(pairs, axis=1), axis=0)
 
 
-def make_case(
-    n: int, latent: int, rows: int, decades: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def make_case(n: int, latent: int, rows: int, decades: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Gram matrices, moments, edges and edge weights of smooth tasks on latent points."""
     rng = np.random.default_rng(latent * 1000 + rows * 10 + decades)
     points = rng.uniform(size=(n, latent))
@@ -98,7 +97,8 @@ def main(n: int = 5000) -> None:
         f"{n:,} tasks, d = {N_FEATURES}, {N_NEIGHBOURS}-nearest-neighbour graph, ridge {RIDGE:g}, to a "
         f"relative residual of {TOLERANCE:g}, at most {MAX_ITER} iterations; a + marks those that "
         "did not get there. Columns: λ. Bold: the largest count of the default. "
-        f"Threads: {os.environ.get('OPENBLAS_NUM_THREADS', 'all')} of {os.cpu_count()}.",
+        f"Threads: {os.environ.get('OPENBLAS_NUM_THREADS', 'all')} of {os.cpu_count()}; kernels: "
+        f"{os.environ.get('GGMTL_KERNELS', available()[0])}. All counts are from one run.",
     ]
     verdicts = []
     for latent, rows, decades in itertools.product((2, 20), (2 * N_FEATURES, N_FEATURES // 3), (0, 6)):

@@ -53,7 +53,7 @@ def test_given_pairs_by_label_in_any_order():
 
 def test_places_by_array_or_by_label():
     places = np.array([[0.0, 0], [0, 1], [5, 5], [5, 6]])
-    by_label = {name: place for name, place in zip("dcba", places)}
+    by_label = dict(zip("dcba", places))
     assert edges(Coordinates(places, k=1)) == [[0, 1], [2, 3]]
     assert edges(Coordinates(by_label, k=1)) == [[0, 1], [2, 3]]
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from joblib import parallel_config
 
 from ggmtl import GGMTLRegressor
 from ggmtl.bilevel import refit
@@ -233,7 +234,8 @@ def test_stability_does_not_depend_on_the_number_of_processes():
     X, y, tasks = make(np.random.default_rng(8))
     model = GGMTLRegressor(**FAST, validation=0.25, random_state=3).fit(X, y, tasks=tasks)
     one = edge_stability(model, X, y, n_resamples=3, tasks=tasks)
-    two = edge_stability(pickle.loads(pickle.dumps(model)), X, y, n_resamples=3, tasks=tasks, n_jobs=2)
+    with parallel_config(backend="threading"):
+        two = edge_stability(pickle.loads(pickle.dumps(model)), X, y, n_resamples=3, tasks=tasks, n_jobs=2)
     np.testing.assert_array_equal(one.edges, two.edges)
     np.testing.assert_allclose(one.frequency, two.frequency)
 

@@ -163,17 +163,17 @@ def test_ninety_percent_intervals_cover_about_ninety_percent():
 
 def test_intervals_cover_although_the_graph_was_searched_for():
     inside = []
-    for seed in range(3):
+    for seed in range(6):
         rng = np.random.default_rng(seed)
-        n, rows = 18, 10
+        n, rows = 12, 10
         W = rng.normal(size=(3, 3))[np.arange(n) % 3] + 0.1 * rng.normal(size=(n, 3))
         X, tasks = rng.normal(size=(n * rows, 3)), np.repeat(np.arange(n), rows)
         y = (X * W[tasks]).sum(axis=1) + rng.normal(size=n * rows)
-        model = GGMTLRegressor(**FAST | {"validation": 4}).fit(X, y, tasks=tasks)
+        model = GGMTLRegressor(**FAST | {"validation": 3, "tol": 1e-3}).fit(X, y, tasks=tasks)
         assert model.graph_.n_edges
-        fresh, where = rng.normal(size=(n * 50, 3)), np.repeat(np.arange(n), 50)
+        fresh, where = rng.normal(size=(n * 100, 3)), np.repeat(np.arange(n), 100)
         value, deviation = model.predict(fresh, tasks=where, return_std=True)
-        target = (fresh * W[where]).sum(axis=1) + rng.normal(size=n * 50)
+        target = (fresh * W[where]).sum(axis=1) + rng.normal(size=n * 100)
         inside.append(np.abs(target - value) < norm.ppf(0.95) * deviation)
     assert 0.85 < np.mean(inside) < 0.95
 

@@ -39,7 +39,7 @@ class Solution:
     status : str
         ``"direct"``, ``"converged"``, ``"stalled"`` or ``"max_iter"``.
     applications : int
-        How often A was applied, preconditioner included.
+        How often A was applied, preconditioner included; what the fused kernel saves is not deducted.
     """
 
     value: np.ndarray

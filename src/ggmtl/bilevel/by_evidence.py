@@ -2,22 +2,36 @@
 
 Coefficients are first scaled so that the hub draws all slopes alike: Λ_k ∝ h_k, which says that what is shared by all
 is shared by neighbours too, in the same proportion. Where the whole system fits a dense factor, graphs compete by exact
-evidence less the length of their description (hub alone, a list of edges, clusters). Beyond, edge values follow from
-sampled evidence, and whether they pay is left to the honest errors.
+evidence less the length of their description (hub alone, a list of edges, clusters). Beyond, clusters still have exact
+evidence; they are taken where it prefers them to the hub and, on as many tasks as fit a dense factor, to a list of
+edges. Else edge values follow from sampled evidence, and whether they pay is left to the honest errors.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from scipy.spatial.distance import pdist, squareform
 
 from ggmtl.bilevel.fit import GraphFit, Settings
-from ggmtl.candidates import CandidateEdges
-from ggmtl.criteria.evidence import EvidenceModel, SampledEvidence, learn_edges, report_weights, select_graph
+from ggmtl.candidates import KNN, CandidateEdges, Candidates, Complete
+from ggmtl.criteria.evidence import (
+    EvidenceModel,
+    EvidenceResult,
+    GraphChoice,
+    SampledEvidence,
+    choose_clusters,
+    hub_evidence,
+    learn_edges,
+    report_weights,
+    select_graph,
+)
+from ggmtl.solvers import prepare
 from ggmtl.statistics import LeastSquares
 
 # Largest n·p for which graphs are compared by exact evidence.
-EXACT_SIZE = 800
-_EXACT_STEPS, _SAMPLED_STEPS = 40, 30
+EXACT_SIZE = 1000
+# Clusters are sought among at most so many tasks, and where the matrices of all tasks have at most so many numbers.
+CLUSTER_TASKS, _CLUSTER_NUMBERS = 2000, 1 << 23
 # Edges of less leverage tie nothing together that the rest of the graph does not.
 _LEVERAGE = 0.1
 
@@ -25,7 +39,7 @@ _LEVERAGE = 0.1
 def learn_by_evidence(
     loss: LeastSquares, settings: Settings, candidates: CandidateEdges, hub: GraphFit, seed: int = 0
 ) -> GraphFit:
-    """Edges and strengths of highest evidence, starting from the hub alone.
+    """Edges and strengths of highest evidence, starting from the hub alone; fixed candidates are always among them.
 
     Parameters
     ----------
@@ -42,57 +56,93 @@ def learn_by_evidence(
         return hub
     unit = np.where(settings.slopes, np.sqrt(hub.hub / _slope_strength(hub.hub, settings.slopes)), 1.0)
     scaled = LeastSquares(loss.gram / np.outer(unit, unit), loss.moment / unit, loss.target_square, loss.count)
-    groups = np.where(settings.slopes, 0, 1)
     model = EvidenceModel(scaled, candidates.edges, np.ones(len(unit)), hub.hub / unit**2)
-    if loss.n_tasks * loss.n_features <= EXACT_SIZE:
-        return _select(model, groups, unit, hub)
-    return _sample(model, groups, unit, seed)
-
-
-def _slope_strength(hub: np.ndarray, slopes: np.ndarray) -> float:
-    return float(np.exp(np.log(hub[slopes]).mean())) if slopes.any() else 1.0
-
-
-def _select(model: EvidenceModel, groups: np.ndarray, unit: np.ndarray, hub: GraphFit) -> GraphFit:
-    """The graph that exact evidence prefers; the hub itself where none is worth its description."""
-    learned = learn_edges(model.loss, model.edges, model.hub, groups=groups, max_iter=_EXACT_STEPS)
-    choice = select_graph(model, learned, groups)
+    groups, fixed, any_pair = np.where(settings.slopes, 0, 1), candidates.fixed, _any_pair(settings.candidates)
+    if loss.moment.size <= EXACT_SIZE:
+        learned = learn_edges(model.loss, model.edges, model.hub, groups=groups)
+        choice = select_graph(model, learned, groups, fixed=fixed, any_pair=any_pair)
+    else:
+        sampled = SampledEvidence(seed=seed)
+        learned = learn_edges(model.loss, model.edges, model.hub, groups=groups, tol=0.0, estimator=sampled)
+        choice = _clusters_of_many(model, learned, groups, fixed, any_pair)
+    if choice is None:
+        return _free_edges(model, learned, fixed, unit)
     if choice.kind == "hub":
         return GraphFit("graph", hub.edges, hub.edge_values, hub.coupling, hub.hub, hub.coefficients, hub.value)
-    reported = report_weights(choice, learned.early_leverage)
+    reported = report_weights(choice, learned.leverage)
+    if choice.kind == "edges":
+        reported = np.where(fixed, 1.0, reported)
     return _as_fit(
         choice.edges,
         choice.edge_values,
         choice.hub,
         choice.coefficients,
         unit,
-        value=hub.value - choice.gain + choice.description,
+        value=hub.value - choice.score,
         iterations=len(learned.history),
         reported=reported,
         supported=True,
     )
 
 
-def _sample(model: EvidenceModel, groups: np.ndarray, unit: np.ndarray, seed: int) -> GraphFit:
-    """Edge values from sampled evidence."""
-    learned = learn_edges(
-        model.loss,
-        model.edges,
-        model.hub,
-        groups=groups,
-        max_iter=_SAMPLED_STEPS,
-        tol=1.0,
-        estimator=SampledEvidence(n_samples=16, seed=seed),
-    )
+def _slope_strength(hub: np.ndarray, slopes: np.ndarray) -> float:
+    return float(np.exp(np.log(hub[slopes]).mean())) if slopes.any() else 1.0
+
+
+def _any_pair(rule: Candidates) -> bool:
+    """Whether clusters may join any two tasks: neighbours only say where to look, other rules say what may be."""
+    return isinstance(rule, (KNN, Complete)) and not len(rule.forbid)
+
+
+def _clusters_of_many(
+    model: EvidenceModel, learned: EvidenceResult, groups: np.ndarray, fixed: np.ndarray, any_pair: bool
+) -> GraphChoice | None:
+    """The best clusters, where exact evidence prefers them to the hub and, on some of them, to a list of edges."""
+    n, p = model.loss.moment.shape
+    if n > CLUSTER_TASKS or n * p * p > _CLUSTER_NUMBERS:
+        return None
+    distances = squareform(pdist(learned.evidence.coefficients, "sqeuclidean"))
+    alone = hub_evidence(model.loss, model.hub, model.ridge).value
+    clusters = choose_clusters(model, distances, groups, alone, fixed=fixed, any_pair=any_pair)
+    if clusters is None or clusters.score <= 0:
+        return None
+    tasks = _whole_components(clusters.edges, n, EXACT_SIZE // p)
+    part = LeastSquares(*(field[tasks] for field in _fields(model.loss)))
+    pairs = np.column_stack(np.triu_indices(len(tasks), 1))
+    sub = EvidenceModel(part, pairs, model.coupling, model.hub)
+    chosen = select_graph(sub, learn_edges(part, pairs, model.hub, groups=groups), groups)
+    return clusters if chosen.kind == "clusters" else None
+
+
+def _fields(loss: LeastSquares) -> tuple[np.ndarray, ...]:
+    return loss.gram, loss.moment, loss.target_square, loss.count
+
+
+def _whole_components(edges: np.ndarray, n: int, limit: int) -> np.ndarray:
+    """At most `limit` tasks in as many whole clusters as that allows, small clusters first, no lone tasks."""
+    first = np.arange(n)
+    np.minimum.at(first, edges[:, 1], edges[:, 0])
+    size = np.bincount(first, minlength=n)[first]
+    order = np.lexsort((first, size))
+    return np.sort(order[size[order] > 1][:limit])
+
+
+def _free_edges(model: EvidenceModel, learned: EvidenceResult, fixed: np.ndarray, unit: np.ndarray) -> GraphFit:
+    """Edge values as learned from samples; fixed edges at least as strong as the median."""
+    values = np.where(fixed, np.maximum(learned.edge_values, np.median(learned.edge_values)), learned.edge_values)
+    system = EvidenceModel(model.loss, model.edges, model.coupling, learned.hub).system(values)
+    start = learned.evidence.coefficients
+    coefficients = prepare(system).solve(model.loss.moment, start=start, tol=1e-9).require(1e-6).value
     return _as_fit(
         model.edges,
-        learned.edge_values,
+        values,
         learned.hub,
-        learned.evidence.coefficients,
+        coefficients,
         unit,
         value=float("nan"),
         iterations=len(learned.history),
-        reported=np.where(learned.leverage > _LEVERAGE, learned.leverage, 0.0),
+        reported=np.where(fixed | (learned.leverage > _LEVERAGE), np.maximum(learned.leverage, fixed), 0.0),
+        supported=bool(fixed.any()),
     )
 
 

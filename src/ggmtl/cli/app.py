@@ -1,4 +1,4 @@
-"""The commands. Exit codes: 0 done, 1 the data or the model were refused, 2 the command was not understood."""
+"""The commands. Exit codes: 0 done, 1 data or model refused, 2 the command was not understood."""
 
 from __future__ import annotations
 
@@ -30,11 +30,17 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Input = Annotated[Path, typer.Argument(help="CSV or Parquet file.", exists=True, dir_okay=False, readable=True)]
-Model = Annotated[Path, typer.Argument(help="File written by fit.", exists=True, dir_okay=False, readable=True)]
+Input = Annotated[
+    Path, typer.Argument(help="CSV or Parquet file.", exists=True, dir_okay=False, readable=True)
+]
+Model = Annotated[
+    Path, typer.Argument(help="File written by fit.", exists=True, dir_okay=False, readable=True)
+]
 Task = Annotated[str, typer.Option(help="Column that says which task a row belongs to.")]
 Target = Annotated[str, typer.Option(help="Column to predict.")]
-Features = Annotated[str | None, typer.Option(help="Columns to learn from, separated by commas. Default: all others.")]
+Features = Annotated[
+    str | None, typer.Option(help="Columns to learn from, separated by commas. Default: all others.")
+]
 DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows that miss a value.")]
 
 
@@ -61,7 +67,9 @@ def friendly(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @app.callback(invoke_without_command=True)
-def root(version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False) -> None:
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
     """Regression for many related tasks: every task's model, and which tasks are alike."""
     if version:
         say(f"ggmtl {__version__}")
@@ -112,12 +120,16 @@ def predict(
     data: Input,
     output: Annotated[Path, typer.Option(help="CSV or Parquet file to write.")],
     drop_missing: DropMissing = False,
-    unseen: Annotated[str, typer.Option(help="For tasks not seen in training: error, or hub (the common model).")] = "error",
+    unseen: Annotated[
+        str, typer.Option(help="For tasks not seen in training: error, or hub (the common model).")
+    ] = "error",
 ) -> None:
     """Predict new rows: the file's columns and one more, prediction."""
     fitted, encoding = workflow.load(model)
     if not isinstance(fitted.task, str):
-        raise InputError(f"{model} was not fitted to a table with a task column; use Python to predict with it.")
+        raise InputError(
+            f"{model} was not fitted to a table with a task column; use Python to predict with it."
+        )
     fitted.set_params(unseen=unseen)
     table, frame, dropped = workflow.read_new_rows(data, fitted, encoding, drop_missing)
     values = fitted.predict(frame)
@@ -196,7 +208,9 @@ def _fit(frame: pa.Table, target: np.ndarray, task: str) -> GGMTLRegressor:
     with warnings.catch_warnings(record=True) as caught, working(f"Fitting {n_tasks:,} tasks"):
         warnings.simplefilter("always")
         model = GGMTLRegressor(task=task).fit(frame, target)
-    for text in dict.fromkeys(str(entry.message) for entry in caught if issubclass(entry.category, UserWarning)):
+    for text in dict.fromkeys(
+        str(entry.message) for entry in caught if issubclass(entry.category, UserWarning)
+    ):
         say(f"Note: {text}", "dim")
     return model
 

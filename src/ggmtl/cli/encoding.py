@@ -1,4 +1,4 @@
-"""Columns → features: numbers stay, true/false becomes 0/1, text becomes one 0/1 column per category but the first."""
+"""Columns → features: numbers stay, text becomes one 0/1 column per category but the first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class Encoding:
     def of(cls, table: pa.Table, features: list[str], target: str) -> Encoding:
         """Read off the types and categories of the columns."""
         if not _is_number(table[target].type):
-            raise InputError(f"The target {target!r} must hold numbers. It holds {table[target].type} instead.")
+            raise InputError(
+                f"The target {target!r} must hold numbers. It holds {table[target].type} instead."
+            )
         columns = tuple((name, _categories(table[name], name)) for name in features)
         columns = tuple((name, found) for name, found in columns if found is None or len(found) > 1)
         if not columns:
@@ -44,7 +46,8 @@ class Encoding:
         """The inverse of `to_plain`."""
         try:
             columns = tuple(
-                (str(name), None if found is None else tuple(map(str, found))) for name, found in value["columns"]
+                (str(name), None if found is None else tuple(map(str, found)))
+                for name, found in value["columns"]
             )
             return cls(str(value["target"]), columns)
         except (KeyError, TypeError, ValueError) as error:
@@ -65,7 +68,8 @@ class Encoding:
     def notes(self) -> list[str]:
         """What was done to text columns, in words."""
         return [
-            f"{name}: text, one 0/1 column for each of {len(found) - 1} categories; the reference is {found[0]!r}"
+            f"{name}: text, one 0/1 column for each of {len(found) - 1} categories; "
+            f"the reference is {found[0]!r}"
             for name, found in self.columns
             if found is not None
         ]
@@ -90,13 +94,14 @@ def _categories(column: pa.ChunkedArray, name: str) -> tuple[str, ...] | None:
         return None
     if not _is_text(kind):
         raise InputError(
-            f"Column {name!r} holds {kind}, which is neither numbers nor text. Convert it, or leave it out with --features."
+            f"Column {name!r} holds {kind}, which is neither numbers nor text. Convert it, or leave it out "
+            "with --features."
         )
     found = sorted(pc.unique(_text(column)).to_pylist())
     if len(found) > MAX_CATEGORIES:
         raise InputError(
-            f"Column {name!r} holds text with {len(found):,} different values; at most {MAX_CATEGORIES} are taken as "
-            "categories. Leave it out with --features."
+            f"Column {name!r} holds text with {len(found):,} different values; at most {MAX_CATEGORIES} are "
+            "taken as categories. Leave it out with --features."
         )
     return tuple(found)
 
@@ -112,7 +117,9 @@ def _check_categories(text: pa.ChunkedArray, name: str, found: tuple[str, ...]) 
 
 def _numbers(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     if not (_is_number(column.type) or pa.types.is_boolean(column.type)):
-        raise InputError(f"Column {name!r} must hold numbers, as in training. It holds {column.type} instead.")
+        raise InputError(
+            f"Column {name!r} must hold numbers, as in training. It holds {column.type} instead."
+        )
     return pc.cast(column, pa.float64(), safe=False)
 
 

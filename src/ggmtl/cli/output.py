@@ -1,10 +1,10 @@
-"""What people see in the terminal. Names come from files: they are printed as text, never as markup or control codes."""
+"""What people see in the terminal. Names come from files: they are text, never markup or control codes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -12,7 +12,16 @@ from rich.table import Table
 from rich.text import Text
 
 from ggmtl.cli.comparison import OWN, Comparison
-from ggmtl.summary import describe_gain, describe_graph, error_text, level_title, number, one_line, sharing_lines, task_line
+from ggmtl.summary import (
+    describe_gain,
+    describe_graph,
+    error_text,
+    level_title,
+    number,
+    one_line,
+    sharing_lines,
+    task_line,
+)
 
 _GOOD, _QUIET = "green", "dim"
 
@@ -84,7 +93,14 @@ def _level_table(levels: list[dict[str, Any]]) -> Table:
 def show_comparison(comparison: Comparison) -> None:
     """Methods, best first, and the verdict."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_QUIET)
-    for name, justify in (("method", "left"), ("error", "right"), ("± s.e.", "right"), ("seconds", "right"), ("", "left")):
+    columns: tuple[tuple[str, Literal["left", "right"]], ...] = (
+        ("method", "left"),
+        ("error", "right"),
+        ("± s.e.", "right"),
+        ("seconds", "right"),
+        ("", "left"),
+    )
+    for name, justify in columns:
         table.add_column(name, justify=justify)
     for entry in comparison.standings:
         failed = entry.failure is not None
@@ -101,4 +117,6 @@ def show_comparison(comparison: Comparison) -> None:
     out.print()
     out.print(plain(comparison.verdict, "bold"))
     if comparison.n_unscored:
-        out.print(plain(f"{comparison.n_unscored:,} rows of tasks with a single fold were not scored.", _QUIET))
+        out.print(
+            plain(f"{comparison.n_unscored:,} rows of tasks with a single fold were not scored.", _QUIET)
+        )

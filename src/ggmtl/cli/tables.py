@@ -51,7 +51,11 @@ def check_columns(table: pa.Table, columns: Sequence[str], path: Path) -> None:
     for name in columns:
         if name not in known:
             near = did_you_mean(name, known)
-            listing = "" if near else f" It has {', '.join(map(repr, known[:12]))}{' …' if len(known) > 12 else ''}."
+            listing = (
+                ""
+                if near
+                else f" It has {', '.join(map(repr, known[:12]))}{' …' if len(known) > 12 else ''}."
+            )
             raise InputError(f"{path} has no column {name!r}.{near}{listing}")
 
 
@@ -65,7 +69,8 @@ def without_missing(table: pa.Table, drop: bool) -> tuple[pa.Table, int]:
     if not drop:
         listing = ", ".join(f"{name!r}: {number:,}" for name, number in counts.items())
         raise InputError(
-            f"Some rows miss values ({listing}). Drop those rows with --drop-missing, or leave columns out with --features."
+            f"Some rows miss values ({listing}). Drop those rows with --drop-missing, or leave columns out "
+            "with --features."
         )
     any_missing = None
     for name in counts:

@@ -62,7 +62,9 @@ def read_rows(path: Path, task: str, target: str, features: list[str] | None, dr
     return Rows(frame, np.asarray(table[target].to_numpy(), dtype=float), task, encoding, dropped)
 
 
-def read_new_rows(path: Path, model: GGMTLRegressor, encoding: Encoding, drop_missing: bool) -> tuple[pa.Table, pa.Table, int]:
+def read_new_rows(
+    path: Path, model: GGMTLRegressor, encoding: Encoding, drop_missing: bool
+) -> tuple[pa.Table, pa.Table, int]:
     """The file's rows as they are, the same rows as features, and how many were dropped."""
     table = read_table(path)
     used = [str(model.task), *encoding.source_columns]

@@ -1,15 +1,16 @@
 """Outer criterion: the evidence of a graph, the models integrated out.
 
-The parts: ``evidence_hub`` (the hub alone, at any size), ``evidence_edges`` (exact value and derivatives),
-``evidence_sampling`` (the same estimated, for large systems), ``evidence_learning`` (edge values and
-strengths) and ``evidence_selection`` (which graph to report).
+The parts: ``evidence_hub`` (the hub alone, at any size), ``evidence_clusters`` (clusters beside it, likewise),
+``evidence_edges`` (any edges, exact value and derivatives), ``evidence_sampling`` (the same estimated, for large
+systems), ``evidence_learning`` (edge values and strengths) and ``evidence_selection`` (which graph to report).
 """
 
+from ggmtl.criteria.evidence_clusters import cluster_evidence
 from ggmtl.criteria.evidence_edges import EdgeEvidence, EvidenceModel, Expectations, edge_evidence
 from ggmtl.criteria.evidence_hub import HubEvidence, HubStrength, hub_evidence, learn_hub
 from ggmtl.criteria.evidence_learning import EvidenceResult, learn_edges
 from ggmtl.criteria.evidence_sampling import SampledEvidence
-from ggmtl.criteria.evidence_selection import GraphChoice, report_weights, select_graph
+from ggmtl.criteria.evidence_selection import GraphChoice, choose_clusters, report_weights, select_graph
 
 __all__ = [
     "EdgeEvidence",
@@ -20,6 +21,8 @@ __all__ = [
     "HubEvidence",
     "HubStrength",
     "SampledEvidence",
+    "choose_clusters",
+    "cluster_evidence",
     "edge_evidence",
     "hub_evidence",
     "learn_edges",

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import sparse
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from scipy.special import gammaln
@@ -109,15 +108,15 @@ def cluster_evidence(
     own = np.matmul(inverse, data)
     # What a task keeps of γ and of μ when its own model follows: w − γ = …, w − μ = … below.
     off_cluster, off_hub = own + by_hub, own + by_cluster
-    gamma = _symmetric(_sum_by(a[:, None] * off_cluster, cluster, len(size)))
-    mixed = _sum_by(a[:, None] * by_hub, cluster, len(size))
+    gamma = _symmetric(_sum_by(a[:, None] * off_cluster, cluster))
+    mixed = _sum_by(a[:, None] * by_hub, cluster)
     gamma_inverse = _symmetric(np.linalg.inv(gamma))
     follow = np.matmul(gamma_inverse, mixed)
     pooled = hub[:, None] * off_hub.sum(axis=0) - np.einsum("cab,cad->bd", mixed, follow)
     pooled_inverse = np.linalg.inv(_symmetric(pooled))
     # Means of the latent models.
     alone = np.matmul(inverse, loss.moment[..., None])[..., 0]
-    pull = np.matmul(gamma_inverse, (a * _sum_by(alone, cluster, len(size)))[..., None])[..., 0]
+    pull = np.matmul(gamma_inverse, (a * _sum_by(alone, cluster))[..., None])[..., 0]
     common = pooled_inverse @ (hub * alone.sum(axis=0) + np.einsum("cab,ca->b", mixed, pull))
     centre = pull + follow @ common
     coefficients = alone + np.matmul(by_cluster, centre[cluster][..., None])[..., 0] + by_hub @ common
@@ -209,10 +208,9 @@ def _cuts(distances: np.ndarray, together: np.ndarray, allowed: np.ndarray | Non
             yield cluster
 
 
-def _sum_by(values: np.ndarray, cluster: np.ndarray, n_clusters: int) -> np.ndarray:
-    n = len(cluster)
-    members = sparse.csr_array((np.ones(n), cluster, np.arange(n + 1)), shape=(n, n_clusters)).T
-    return (members @ values.reshape(n, -1)).reshape(n_clusters, *values.shape[1:])
+def _sum_by(values: np.ndarray, cluster: np.ndarray) -> np.ndarray:
+    order = np.argsort(cluster, kind="stable")
+    return np.add.reduceat(values[order], np.searchsorted(cluster[order], np.arange(cluster.max() + 1)), axis=0)
 
 
 def _squares(left: np.ndarray, middle: np.ndarray) -> np.ndarray:

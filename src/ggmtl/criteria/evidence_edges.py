@@ -21,7 +21,7 @@ from scipy.linalg.lapack import dpotrf, dpotri
 from ggmtl.criteria.evidence_hub import degrees_of_freedom, profiled_noise
 from ggmtl.errors import ParameterError, SingularSystemError
 from ggmtl.statistics import LeastSquares
-from ggmtl.system import TaskSystem, laplacian
+from ggmtl.system import TaskSystem
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def prior_terms(model: EvidenceModel, edge_values: np.ndarray) -> PriorTerms:
     """Exact effective resistances and determinants: one n × n inverse per distinct (Λ_k, h_k)."""
     n, p = model.loss.moment.shape
     i, j = model.edges.T
-    graph = laplacian(model.edges, edge_values, n).toarray()
+    graph = _dense_laplacian(model.edges, edge_values, n)
     resistance, trace, total = np.empty((len(model.edges), p)), np.empty(p), 0.0
     for columns in strength_groups(model):
         coupling, hub = model.coupling[columns[0]], model.hub[columns[0]]
@@ -185,7 +185,7 @@ def edge_evidence(model: EvidenceModel, edge_values: np.ndarray) -> EdgeEvidence
     edge_values : array of shape (m,)
         e ≥ 0.
     """
-    inverse, log_det = _inverse_and_log_determinant(model.system(edge_values).dense())
+    inverse, log_det = _inverse_and_log_determinant(_dense_system(model, edge_values))
     coefficients = (inverse @ model.loss.moment.ravel()).reshape(model.loss.moment.shape)
     return _from_posterior(model, edge_values, inverse, coefficients, log_det)
 
@@ -242,10 +242,7 @@ def inner_quadratic(model: EvidenceModel, edge_values: np.ndarray, coefficients:
     centred = coefficients - coefficients.mean(axis=0)
     spread = model.hub @ (centred**2).sum(axis=0)
     return float(
-        2 * model.loss.value(coefficients)
-        + edge_values @ apart
-        + spread
-        + model.ridge * (coefficients**2).sum()
+        2 * model.loss.value(coefficients) + edge_values @ apart + spread + model.ridge * (coefficients**2).sum()
     )
 
 
@@ -279,13 +276,29 @@ def strength_groups(model: EvidenceModel) -> list[np.ndarray]:
     return [np.flatnonzero(label == group) for group in range(label.max() + 1)]
 
 
+def _dense_laplacian(edges: np.ndarray, values: np.ndarray, n: int) -> np.ndarray:
+    weights = np.bincount(edges @ [n, 1], values, n * n).reshape(n, n)
+    weights += weights.T
+    return np.diag(weights.sum(axis=1)) - weights
+
+
+def _dense_system(model: EvidenceModel, edge_values: np.ndarray) -> np.ndarray:
+    """A as a matrix: P_k + ρI on the entries of coordinate k, then the tasks' own blocks."""
+    n, p = model.loss.moment.shape
+    graph, centring = _dense_laplacian(model.edges, edge_values, n), np.eye(n) - 1.0 / n
+    matrix, tasks, index = np.zeros((n, p, n, p)), np.arange(n), np.arange(p)
+    strengths = np.multiply.outer(model.coupling, graph) + np.multiply.outer(model.hub, centring)
+    matrix[:, index, :, index] = strengths + model.ridge * np.eye(n)
+    matrix[tasks, :, tasks, :] += model.loss.gram
+    return matrix.reshape(n * p, n * p)
+
+
 def _inverse_and_log_determinant(matrix: np.ndarray) -> tuple[np.ndarray, float]:
     """Inverse and log-determinant of a symmetric positive definite matrix."""
     factor, status = dpotrf(matrix, lower=1, clean=1)
     if status:
         raise SingularSystemError(
-            "The evidence is not defined: the system of the models is singular to working accuracy. "
-            "Use a larger ridge."
+            "The evidence is not defined: the system of the models is singular to working accuracy. Use a larger ridge."
         )
     log_det = 2.0 * float(np.log(np.diagonal(factor)).sum())
     lower = dpotri(factor, lower=1, overwrite_c=1)[0]

@@ -109,7 +109,8 @@ def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> H
     n, p = loss.moment.shape
     hub = np.asarray(hub, dtype=float)
     pooled, right, log_det = np.zeros((p, p)), np.zeros(p), 0.0
-    for rows in _chunks(n, p):
+    chunks = _chunks(n, p)
+    for rows in chunks:
         inverse, shrink, chunk_log_det = _task_matrices(loss, rows, hub, ridge)
         log_det += chunk_log_det
         pooled += hub[:, None] * shrink.sum(axis=0)
@@ -118,12 +119,11 @@ def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> H
     spread = np.linalg.inv(pooled)
     common = spread @ right
     coefficients, variance = np.empty((n, p)), np.zeros(p)
-    for rows in _chunks(n, p):
-        inverse, shrink, _ = _task_matrices(loss, rows, hub, ridge)
+    for rows in chunks:
+        if len(chunks) > 1:  # A single chunk is still at hand.
+            inverse, shrink, _ = _task_matrices(loss, rows, hub, ridge)
         coefficients[rows] = np.matmul(inverse, (loss.moment[rows] + hub * common)[..., None])[..., 0]
-        variance += np.einsum("nkk->k", inverse) + np.einsum(
-            "nka,ab,nkb->k", shrink, spread, shrink, optimize=True
-        )
+        variance += np.einsum("nkk->k", inverse) + np.einsum("nka,ab,nkb->k", shrink, spread, shrink, optimize=True)
     deviation = ((coefficients - common) ** 2).sum(axis=0)
     quadratic = 2 * loss.value(coefficients) + hub @ deviation + ridge * float((coefficients**2).sum())
     quadratic, noise = profiled_noise(loss, quadratic)

@@ -23,18 +23,20 @@ from ggmtl.statistics import LeastSquares
 _POWER = 1.7
 # Share of the hub's strength that stays with the hub at the start; the rest is spread evenly over the edges.
 _HUB_SHARE = 0.1
-# Step at which the leverages are kept for the report: later ones claim more certainty than there is.
-EARLY_STEP = 20
+# Later steps claim more certainty than there is, and change neither the graph that is selected nor its report.
+_STEPS = 20
 # Edge values below this multiple of the largest are as good as absent.
 _FLOOR = 1e-9
 # Bounds of the hub's strengths, in units of the mean number of rows of a task.
 _LOWEST, _HIGHEST = 1e-6, 1e6
 
-Estimator = Callable[[EvidenceModel, np.ndarray, int], EdgeEvidence]
+Estimator = Callable[[EvidenceModel, np.ndarray, int, np.ndarray | None], EdgeEvidence]
 
 
-def exact_evidence(model: EvidenceModel, edge_values: np.ndarray, step: int = 0) -> EdgeEvidence:
-    """The exact estimator, the same at every step."""
+def exact_evidence(
+    model: EvidenceModel, edge_values: np.ndarray, step: int = 0, start: np.ndarray | None = None
+) -> EdgeEvidence:
+    """The exact estimator, the same at every step and from any start."""
     return edge_evidence(model, edge_values)
 
 
@@ -51,8 +53,6 @@ class EvidenceResult:
     leverage : array of shape (m,)
         Mean over coefficients of e_ij Λ_k R⁽ᵏ⁾_ij, in [0, 1]: how much of what ties i to j is this edge. For
         a weighted graph it is the probability that a random spanning tree uses the edge.
-    early_leverage : array of shape (m,)
-        The same after the first steps.
     evidence : EdgeEvidence
         At the result.
     gain : float
@@ -66,7 +66,6 @@ class EvidenceResult:
     coupling: np.ndarray
     hub: np.ndarray
     leverage: np.ndarray
-    early_leverage: np.ndarray
     evidence: EdgeEvidence
     gain: float
     history: np.ndarray
@@ -82,8 +81,8 @@ def learn_edges(
     groups: np.ndarray | None = None,
     learn_coupling: bool = False,
     ridge: float = 1e-10,
-    max_iter: int = 80,
-    tol: float = 1e-2,
+    max_iter: int = _STEPS,
+    tol: float = 0.1,
     estimator: Estimator = exact_evidence,
 ) -> EvidenceResult:
     """Minimise f over edge values, hub and (optionally) coupling.
@@ -105,35 +104,31 @@ def learn_edges(
     tol : float
         Stop when a step gains less than this in ln evidence.
     estimator : callable
-        ``estimator(model, edge_values, step) -> EdgeEvidence``: exact, or estimated by samples (fresh ones
-        every step).
+        ``estimator(model, edge_values, step, start) -> EdgeEvidence``: exact, or estimated by samples (fresh ones
+        every step); `start` are the models of the step before.
     """
     n, p = loss.moment.shape
     label = group_labels(groups, p)
     values, first_hub = _start(np.asarray(hub, dtype=float), label, edges, n)
     model = EvidenceModel(loss, edges, np.ones(p) if coupling is None else coupling, first_hub, ridge)
-    evidence = estimator(model, values, 0)
-    early, history, converged = _leverage(model, values, evidence), [0.0], False
+    evidence = estimator(model, values, 0, None)
+    history, converged = [0.0], False
     for step in range(1, max_iter + 1):
         vary_coupling = learn_coupling and step % 3 == 0
         for power in (_POWER, 1.0):
             new_model, new_values = _step(model, values, evidence, label, power, vary_coupling)
-            new_evidence = estimator(new_model, new_values, step)
+            new_evidence = estimator(new_model, new_values, step, evidence.coefficients)
             gain = _gain(model, values, evidence, new_model, new_values, new_evidence)
             if gain >= 0 or not np.isfinite(evidence.value):
                 break
         model, values, evidence = new_model, new_values, new_evidence
         history.append(history[-1] + gain)
-        if step == min(EARLY_STEP, max_iter):
-            early = _leverage(model, values, evidence)
-        if abs(gain) < tol and step >= EARLY_STEP:
+        if abs(gain) < tol:
             converged = True
             break
     leverage = _leverage(model, values, evidence)
     track = np.array(history[1:])
-    return EvidenceResult(
-        values, model.coupling, model.hub, leverage, early, evidence, float(history[-1]), track, converged
-    )
+    return EvidenceResult(values, model.coupling, model.hub, leverage, evidence, float(history[-1]), track, converged)
 
 
 def _start(hub: np.ndarray, label: np.ndarray, edges: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:

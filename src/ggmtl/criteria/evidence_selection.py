@@ -122,12 +122,12 @@ def select_graph(
     return best if fixed.any() or (best.score > _MARGIN and best.selected.any()) else hub
 
 
-def report_weights(choice: GraphChoice, early_leverage: np.ndarray) -> np.ndarray:
+def report_weights(choice: GraphChoice, leverage: np.ndarray) -> np.ndarray:
     """Weights in [0, 1] of the reported graph, shape (m,); zero for edges that are not reported.
 
     Clusters are reported as they are. For a list of edges, every candidate gets the score
 
-        q = confidence² · [selected] + (1 − confidence²) · (early leverage)^½
+        q = confidence² · [selected] + (1 − confidence²) · leverage^½
 
     and the K edges of largest score are reported that maximise the expected F1, 2 Σ_{top K} q / (K + Σ q):
     where the evidence is clear these are the selected edges, else others about as likely join them.
@@ -135,16 +135,14 @@ def report_weights(choice: GraphChoice, early_leverage: np.ndarray) -> np.ndarra
     if choice.kind != "edges":
         return choice.selected.astype(float)
     part = choice.confidence**2
-    score = part * choice.selected + (1.0 - part) * np.sqrt(early_leverage)
+    score = part * choice.selected + (1.0 - part) * np.sqrt(leverage)
     return largest_expected_f1(score).astype(float)
 
 
 def largest_expected_f1(score: np.ndarray) -> np.ndarray:
     """The set of edges with the largest expected F1 when `score` are the probabilities of the edges."""
     order = np.argsort(-score, kind="stable")
-    expected = (
-        2 * np.cumsum(score[order]) / (np.arange(1, len(score) + 1) + score.sum() + np.finfo(float).tiny)
-    )
+    expected = 2 * np.cumsum(score[order]) / (np.arange(1, len(score) + 1) + score.sum() + np.finfo(float).tiny)
     chosen = np.zeros(len(score), dtype=bool)
     chosen[order[: int(expected.argmax()) + 1]] = True
     return chosen

@@ -181,9 +181,9 @@ def _errors(
         parts = [(folded.total, removal)]
     else:
         parts = [(folded.parts[k], _remove(model, folded.training(k), i, j)) for k in folded.scored]
-    count = sum(loss.count for loss, _ in parts)
-    kept = sum(2.0 * loss.task_values(change.before) for loss, change in parts)
-    gone = sum(2.0 * loss.task_values(change.coefficients) for loss, change in parts)
+    count = np.sum([loss.count for loss, _ in parts], axis=0)
+    kept = np.sum([2.0 * loss.task_values(change.before) for loss, change in parts], axis=0)
+    gone = np.sum([2.0 * loss.task_values(change.coefficients) for loss, change in parts], axis=0)
     pair, rows = [i, j], float(count[[i, j]].sum())
     means = [float(side[pair].sum()) / max(rows, 1.0) for side in (kept, gone)]
     means += [float(side.sum()) / float(count.sum()) for side in (kept, gone)]

@@ -79,6 +79,11 @@ class EdgeStability:
         if not len(self.edges):
             return f"No edge was found in the fit nor in any of {self.n_resamples} resamples."
         fitted = self.weight > 0
+        if not fitted.any():
+            return (
+                f"The model has no edges. Of those that {self.n_resamples} resamples proposed, "
+                f"{int((self.frequency >= 0.8).sum())} recur in at least 80 %."
+            )
         steady = int((self.frequency[fitted] >= 0.8).sum())
         return (
             f"{steady} of the {int(fitted.sum())} edges of the graph are found in at least 80 % of {self.n_resamples} "
@@ -175,15 +180,15 @@ def _draw(blocks: Sequence[LeastSquares], random: np.random.Generator) -> np.nda
 
 def _weighted(blocks: Sequence[LeastSquares], weights: np.ndarray) -> LeastSquares:
     """Σ_b weight_b · block_b, weights of shape (blocks, n)."""
-    used = np.flatnonzero(weights.any(axis=1))
-    parts = [blocks[b] for b in used]
-    w = weights[used]
-    return LeastSquares(
-        sum(v[:, None, None] * part.gram for v, part in zip(w, parts)),
-        sum(v[:, None] * part.moment for v, part in zip(w, parts)),
-        sum(v * part.target_square for v, part in zip(w, parts)),
-        sum(v * part.count for v, part in zip(w, parts)),
-    )
+    first = blocks[0]
+    total = [np.zeros_like(part) for part in (first.gram, first.moment, first.target_square, first.count)]
+    for weight, block in zip(weights, blocks):
+        if weight.any():
+            total[0] += weight[:, None, None] * block.gram
+            total[1] += weight[:, None] * block.moment
+            total[2] += weight * block.target_square
+            total[3] += weight * block.count
+    return LeastSquares(*total)
 
 
 def _folded(plan: _Plan, blocks: Sequence[LeastSquares], weights: np.ndarray) -> FoldedLoss:

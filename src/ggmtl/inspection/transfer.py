@@ -111,19 +111,20 @@ def transfer_report(model: GGMTLRegressor, X: Any = None, y: Any = None, tasks: 
         if model._path_result.errors is None:
             model = clone(model).set_params(validation=5).fit(X, y, tasks)
     result = model._path_result
-    if result.errors is None:
+    errors = result.errors
+    if errors is None:
         raise InputError(
             "The model has no errors on held-out rows: it was fitted without folds, or with a single hold-out. "
             "Give X and y here, or fit with validation=5."
         )
     names = _unique_names(result)
     if "pooled" not in names or "independent" not in names:
-        result = _with_simple_levels(model, result)
+        result, errors = _with_simple_levels(model, result, errors)
         names = _unique_names(result)
-    return _report(model, result, names)
+    return _report(model, errors, names, result.chosen)
 
 
-def _with_simple_levels(model: GGMTLRegressor, result: PathResult) -> PathResult:
+def _with_simple_levels(model: GGMTLRegressor, result: PathResult, known: FoldErrors) -> tuple[PathResult, FoldErrors]:
     """Where only one graph was fitted: the simple models on the same folds, put before it."""
     model._kept_statistics("transfer_report")
     settings = model._settings_used
@@ -133,33 +134,32 @@ def _with_simple_levels(model: GGMTLRegressor, result: PathResult) -> PathResult
         return [make(folded.total, settings) for make in makers]
 
     folded = model._folded()
-    errors, known = cross_validate(folded, simple), result.errors
+    errors = cross_validate(folded, simple)
     fits = simple(folded)
     joined = FoldErrors(np.concatenate([errors.squared, known.squared]), known.count)
-    return PathResult((*fits, *result.levels), joined, len(fits) + result.chosen, result.criterion)
+    return PathResult((*fits, *result.levels), joined, len(fits) + result.chosen, result.criterion), joined
 
 
-def _report(model: GGMTLRegressor, result: PathResult, names: tuple[str, ...]) -> TransferReport:
-    errors, unit = result.errors, model._scaling.target_scale
-    mean = errors.mean()
+def _report(model: GGMTLRegressor, errors: FoldErrors, names: tuple[str, ...], chosen: int) -> TransferReport:
+    unit, mean = model._scaling.target_scale, errors.mean()
     simple = [k for k, name in enumerate(names) if name in _SIMPLE]
     graphs = [k for k in range(len(names)) if k not in simple]
     reference = min(simple, key=lambda k: mean[k])
     alone = names.index("independent")
-    candidate = result.chosen if result.chosen in graphs or not graphs else min(graphs, key=lambda k: mean[k])
+    candidate = chosen if chosen in graphs or not graphs else min(graphs, key=lambda k: mean[k])
     gain = _gain(errors, candidate, reference)
-    hurt = model.tasks_[_hurt(errors, result.chosen, alone)]
+    hurt = model.tasks_[_hurt(errors, chosen, alone)]
     return TransferReport(
         model.tasks_,
         names,
         np.sqrt(errors.task_mean()).T * unit,
         np.sqrt(mean) * unit,
-        names[result.chosen],
+        names[chosen],
         gain,
-        _gain(errors, result.chosen, alone),
-        _task_gains(errors, result.chosen, alone),
+        _gain(errors, chosen, alone),
+        _task_gains(errors, chosen, alone),
         hurt,
-        _verdict(names, result.chosen, reference, graphs, gain, _gain(errors, reference, alone), alone),
+        _verdict(names, chosen, reference, graphs, gain, _gain(errors, reference, alone), alone),
     )
 
 

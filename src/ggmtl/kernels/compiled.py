@@ -219,7 +219,7 @@ def _subtract_product(operator, step, left, scratch):
 @njit(cache=True, nogil=True)
 def _graph_solve(cycle, left, step):
     """step = C·left, group by group of coordinates."""
-    n, p = left.shape
+    n = len(left)
     if len(cycle.levels) == 1:
         np.dot(cycle.levels[0], left, step)
         return

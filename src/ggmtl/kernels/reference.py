@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 _CHUNK = 1 << 22  # numbers gathered at a time, so that a copy of the rows is never needed whole
 
@@ -91,7 +92,10 @@ def inverse_blocks(gram: np.ndarray, diagonal: np.ndarray) -> np.ndarray:
     blocks = gram.copy()
     index = np.arange(gram.shape[1])
     blocks[:, index, index] += diagonal
-    root = np.linalg.inv(np.linalg.cholesky(blocks))
+    factor = np.linalg.cholesky(blocks)
+    if not np.isfinite(factor).all():
+        raise np.linalg.LinAlgError("A block is not positive definite.")
+    root = np.linalg.inv(factor)
     return np.matmul(root.transpose(0, 2, 1), root)
 
 
@@ -112,11 +116,9 @@ def neighbour_lists(edges: np.ndarray, weights: np.ndarray, n: int) -> tuple[np.
 
 def graph_product(operator: Operator, values: np.ndarray) -> np.ndarray:
     """(W ⊗ diag(Λ) + (11ᵀ/n) ⊗ diag(h)) · values for values of shape (n, p)."""
-    n = len(values)
-    source = np.repeat(np.arange(n), np.diff(operator.start))
-    out = np.zeros_like(values)
-    np.add.at(out, source, operator.weight[:, None] * values[operator.neighbour])
-    return out * operator.coupling + operator.hub_share * values.sum(axis=0)
+    shape = (len(values), len(values))
+    weights = sparse.csr_array((operator.weight, operator.neighbour, operator.start), shape=shape)
+    return (weights @ values) * operator.coupling + operator.hub_share * values.sum(axis=0)
 
 
 def system_product(operator: Operator, values: np.ndarray) -> np.ndarray:

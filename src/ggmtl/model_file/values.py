@@ -33,7 +33,7 @@ def encode(value: Any, name: str) -> Any:
         return {"$dict": [[encode(key, name), encode(item, name)] for key, item in value.items()]}
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufUMm":
         return {"$array": [encode(item, name) for item in value.ravel()], "shape": list(value.shape)}
-    if isinstance(value, Candidates) and type(value).__name__ in _RULES:
+    if isinstance(value, Candidates) and dataclasses.is_dataclass(value) and type(value).__name__ in _RULES:
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return {"$rule": type(value).__name__, "fields": encode(fields, name)}
     raise ParameterError(

@@ -8,13 +8,13 @@ with Q twice the inner minimum, N rows and c directions on which the prior is fl
 penalties that are not squared, A is the Hessian at the models and σ² = ‖residual‖²/(N − tr A⁻¹G).
 
 A graph that was searched for fits its rows better than chance allows, and σ² from the same rows is then too small.
-With edges, σ² is therefore at least the residual variance of the tasks by themselves, and at least so large that
-predictions are as uncertain as the errors on held-out rows say, where these are known.
+With edges, σ² is therefore at least what the residuals of the tasks by themselves and, where they are known, the errors
+on held-out rows say together.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -72,6 +72,14 @@ class Posterior:
         return np.sqrt(self.noise * np.maximum(variance, 0.0))
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """Mean squared error on rows not seen, and the share of all rows that the models behind it had seen."""
+
+    error: float
+    share: float
+
+
 def user_units(scaling: Scaling) -> np.ndarray:
     """The linear part T of the map from scaled coefficients to (slopes, intercept) in the units of the data."""
     slopes = scaling.target_scale / scaling.scale
@@ -87,11 +95,11 @@ def posterior_of(
     loss: LeastSquares,
     settings: Settings,
     *,
-    held_out: float | None = None,
+    held_out: HeldOut | None = None,
     n_samples: int = 64,
     seed: int = 0,
 ) -> Posterior:
-    """Posterior of all models on the given rows; `held_out` is the mean squared error on rows not seen, if known.
+    """Posterior of all models on the given rows.
 
     Exact without edges and where all models together have at most ``EXACT_SIZE`` coefficients; else each block is
 
@@ -103,18 +111,36 @@ def posterior_of(
         return _pooled_posterior(fit, loss, settings)
     problem, values = present_problem(fit, loss, settings)
     system = problem.hessian(fit.coefficients, values)
-    n, p = system.shape
-    if not len(system.edges):
-        blocks, exact = _hub_blocks(system), True
-    elif n * p <= EXACT_SIZE:
-        blocks, exact = _dense_blocks(system), True
-    else:
-        blocks, exact = _sampled_blocks(system, n_samples, seed), False
+    blocks, exact = _blocks(system, n_samples, seed)
     noise = _noise(problem, values, fit.coefficients, blocks)
     if len(system.edges):
-        spread = float(np.einsum("npq,npq->", blocks, loss.gram)) / max(float(loss.count.sum()), 1.0)
-        noise = max(noise, _pure_error(loss), (held_out or 0.0) / (1.0 + spread))
+        noise = max(noise, _honest_noise(system, loss, held_out, seed))
     return Posterior(blocks, _new_task_covariance(fit, system, noise, blocks), noise, exact)
+
+
+def _blocks(system: TaskSystem, n_samples: int, seed: int) -> tuple[np.ndarray, bool]:
+    """Diagonal blocks of A⁻¹, and whether they are exact."""
+    n, p = system.shape
+    if not len(system.edges):
+        return _hub_blocks(system), True
+    if n * p <= EXACT_SIZE:
+        return _dense_blocks(system), True
+    return _sampled_blocks(system, n_samples, seed), False
+
+
+def _honest_noise(system: TaskSystem, loss: LeastSquares, held_out: HeldOut | None, seed: int) -> float:
+    """σ² that no search for a graph has seen, zero where there is none.
+
+    The mean, weighted by degrees of freedom, of the tasks' own residual variance and of the σ² for which rows not seen
+    are predicted as badly as they were, by models of as few rows.
+    """
+    square, freedom = _pure_error(loss)
+    if held_out is not None:
+        rows = float(loss.count.sum())
+        blocks, _ = _blocks(replace(system, gram=held_out.share * system.gram), 16, seed)
+        spread = float(np.einsum("npq,npq->", blocks, loss.gram)) / max(rows, 1.0)
+        square, freedom = square + rows * held_out.error / (1.0 + spread), freedom + rows
+    return square / freedom if freedom >= _ENOUGH else 0.0
 
 
 def present_problem(fit: GraphFit, loss: LeastSquares, settings: Settings) -> tuple[InnerProblem, np.ndarray]:
@@ -232,16 +258,14 @@ def _noise(problem: InnerProblem, values: np.ndarray, coefficients: np.ndarray, 
     return _floored(noise, loss)
 
 
-def _pure_error(loss: LeastSquares) -> float:
-    """Residual variance of every task by itself, Σ_i ‖residual_i‖²/(N − Σ_i rank X_i); zero where few rows tell."""
+def _pure_error(loss: LeastSquares) -> tuple[float, float]:
+    """Residuals of every task by itself: Σ_i ‖residual_i‖² and its degrees of freedom N − Σ_i rank X_i."""
     spectrum, vectors = np.linalg.eigh(loss.gram)
     used = spectrum > 1e-10 * np.maximum(spectrum[:, -1:], np.finfo(float).tiny)
-    freedom = float(loss.count.sum() - used.sum())
-    if freedom < _ENOUGH:
-        return 0.0
     along = np.einsum("npk,np->nk", vectors, loss.moment) ** 2
     explained = np.where(used, along / np.where(used, spectrum, 1.0), 0.0).sum(axis=1)
-    return float(np.maximum(loss.target_square - explained, 0.0).sum()) / freedom
+    square = float(np.maximum(loss.target_square - explained, 0.0).sum())
+    return square, max(float(loss.count.sum() - used.sum()), 0.0)
 
 
 def _flat_directions(problem: InnerProblem) -> int:

@@ -177,6 +177,7 @@ class GGMTLRegressor(GrowingModel):
         -------
         self
         """
+        check_parameters(self)
         self._table_kind = table_kind(X)
         return super().fit(X, y, tasks, sample_weight=sample_weight, groups=groups)
 

@@ -16,7 +16,7 @@ from ggmtl.errors import InputError
 from ggmtl.graph import TaskGraph
 from ggmtl.model_file import ModelState, write_model
 from ggmtl.path import PathResult
-from ggmtl.posterior import Posterior, posterior_of
+from ggmtl.posterior import HeldOut, Posterior, posterior_of
 from ggmtl.regressor.parameters import check_parameters, settings_of
 from ggmtl.shell import LearnedModels, TaskRegressor
 from ggmtl.statistics import FoldedLoss, TaskStatistics
@@ -80,7 +80,7 @@ class FittedModel(TaskRegressor):
             "coefficient": values.ravel(),
             "standard_error": self._standard_errors_used().ravel(),
         }
-        kind = self._table_kind or next((k for k in ("pandas", "polars") if importlib.util.find_spec(k)), None)
+        kind: Any = self._table_kind or next((k for k in ("pandas", "polars") if importlib.util.find_spec(k)), None)
         return columns if kind is None else nw.from_dict(columns, backend=kind).to_native()
 
     def summary(self) -> str:
@@ -154,8 +154,9 @@ class FittedModel(TaskRegressor):
     def _posterior(self) -> Posterior:
         if self._posterior_kept is None:
             self._kept_statistics("return_std=True")
-            held_out = self._path_result.honest_error()
-            joint = posterior_of(self._fit_used, self._folded().total, self._settings_used, held_out=held_out)
+            folded, error = self._folded(), self._path_result.honest_error()
+            known = None if error is None or not folded.scored else HeldOut(error, 1.0 - 1.0 / len(folded.parts))
+            joint = posterior_of(self._fit_used, folded.total, self._settings_used, held_out=known)
             # Tasks attached later were given a prior of their own, the others held fixed.
             for label, covariance in self._attached:
                 joint.covariance[locate_tasks(self.tasks_, np.array([label]))[0]] = covariance

@@ -75,6 +75,11 @@ def check_parameters(model: Any) -> None:
     check_choice("hypergradient", model.hypergradient, MODES)
     if isinstance(model.edge_entropy, str):
         check_choice("edge_entropy", model.edge_entropy, ("auto",))
+    if isinstance(model.validation, str):
+        raise ParameterError(
+            "validation must be a number of folds, a share of rows to hold out or a splitter. "
+            f"Got {model.validation!r} instead."
+        )
     squared = model.penalty == "squared_l2"
     if model.hypergradient == "frozen" and squared:
         raise ParameterError('hypergradient="frozen" is for penalty="l2" and "l1"; the squared penalty has one form.')
@@ -106,6 +111,7 @@ def check_parameters(model: Any) -> None:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, (bool, str)) or not np.isscalar(value) or not np.isfinite(value) or value < 0:
+    plain = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not plain or not np.isfinite(value) or value < 0:
         raise ParameterError(f"{name} must be a finite number, not negative. Got {value!r} instead.")
     return float(value)

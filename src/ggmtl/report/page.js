@@ -35,7 +35,8 @@
   const fixed = (value, step) => {
     if (value === null || value === undefined) return "–";
     if (value !== 0 && (Math.abs(value) >= 1e6 || step < 1e-6)) return number(value);
-    return minus(value.toFixed(Math.min(Math.max(0, 1 - Math.floor(Math.log10(step || 1))), 6)));
+    const size = Math.floor(Math.log10(step || 1)), text = value.toFixed(Math.min(Math.max(0, (size >= 0 ? 2 : 1) - size), 6));
+    return minus(Number(text) === 0 ? text.replace("-", "") : text);
   };
   const percent = (share) => (share === null ? "–" : minus(`${share > 0 ? "+" : ""}${(100 * share).toFixed(Math.abs(share) < 0.0995 ? 1 : 0)} %`));
   const count = (value, word) => `${value.toLocaleString("en")} ${word}${value === 1 ? "" : "s"}`;
@@ -128,15 +129,15 @@
   };
   const isNear = (i) => state.task === i || (state.task !== null && neighbours[state.task].some((entry) => entry[0] === i));
   const drawEdges = () => {
-    const rgb = tint("--edge");
-    const crowd = Math.min(1, 260 / Math.max(shownEdges.length, 1)) ** 0.35;
+    const rgb = tint("--edge"), accent = tint("--accent");
+    const crowd = Math.min(1, 1.6 * n / Math.max(shownEdges.length, 1)) ** 0.5;
     const focus = state.task !== null;
     context.lineCap = "round";
     for (const edge of shownEdges) {
       const [i, j, weight] = edge;
       const own = focus && (i === state.task || j === state.task);
       const strong = edge === state.edge || edge === state.hoverEdge;
-      context.strokeStyle = strong ? tint("--accent") : `rgba(${rgb}, ${own ? 0.75 : (0.08 + 0.42 * weight) * crowd * (focus ? 0.35 : 1)})`;
+      context.strokeStyle = strong ? accent : `rgba(${rgb}, ${own ? 0.75 : (0.08 + 0.42 * weight) * crowd * (focus ? 0.35 : 1)})`;
       context.lineWidth = strong ? 3 : (0.5 + 2.2 * weight) * (n > 300 ? 0.5 : 1) * (own ? 1 : crowd);
       context.beginPath(); context.moveTo(...points[i]); context.lineTo(...points[j]); context.stroke();
     }
@@ -152,13 +153,15 @@
   const drawTasks = () => {
     const focus = state.task !== null || state.edge !== null;
     const inEdge = (i) => state.edge !== null && (state.edge[0] === i || state.edge[1] === i);
+    const card = tint("--card");
     context.lineWidth = n > 300 ? 0.6 : 1.4;
     for (let i = 0; i < n; i++) {
       const [x, y] = points[i];
       if (x < -20 || y < -20 || x > width + 20 || y > height + 20) continue;
-      context.globalAlpha = focus && !isNear(i) && !inEdge(i) ? 0.35 : 1;
-      context.fillStyle = colourOf(i); context.strokeStyle = tint("--card");
-      mark(x, y, state.colour === "gain" || sizesNow[stop().clusters[i]] < 2 ? 0 : markOf(stop().clusters[i])); context.fill(); context.stroke();
+      context.strokeStyle = context.fillStyle = card; context.globalAlpha = 1;
+      mark(x, y, state.colour === "gain" || sizesNow[stop().clusters[i]] < 2 ? 0 : markOf(stop().clusters[i])); context.fill();
+      context.globalAlpha = focus && !isNear(i) && !inEdge(i) ? 0.4 : 1;
+      context.fillStyle = colourOf(i); context.fill(); context.globalAlpha = 1; context.stroke();
     }
     context.globalAlpha = 1;
     for (const i of [state.hover, state.task]) {
@@ -287,7 +290,7 @@
   const panel = byId("panel");
   const swatch = (i) => element("span", { class: "swatch", style: `background:${colourOf(i)}` });
   const linkButton = (i, weight, action, text) => element("button", { type: "button", onclick: action }, swatch(i), element("span", { class: "label" }, text ?? tasks[i].label),
-    element("span", { class: "meter" }, element("i", { style: `width:${Math.round(100 * weight)}%` })), element("span", { class: "value" }, number(weight, 2)));
+    element("span", { class: "meter" }, element("i", { style: `width:${Math.round(100 * weight)}%` })), element("span", { class: "value" }, weight.toFixed(2)));
   const listOf = (buttons, most, rest) => {
     const list = element("ul", { class: "links" });
     buttons.slice(0, most).forEach((button) => list.append(element("li", {}, button)));
@@ -300,15 +303,20 @@
   const showPanel = () => {
     panel.replaceChildren(...(state.task !== null ? taskPanel(state.task) : state.edge ? edgePanel(state.edge) : overview()));
   };
+  const gainList = (list) => listOf(list.map((i) => {
+    const button = linkButton(i, Math.min(Math.abs(tasks[i].gain) / gainBound, 1), () => selectTask(i));
+    button.querySelector(".value").textContent = percent(tasks[i].gain); return button;
+  }), list.length, "more");
   const overview = () => {
     const parts = [element("h3", { class: "name" }, "Overview"), element("p", {}, "Choose a task or a link to see what is behind it.")];
+    if (!shownEdges.length) parts.push(element("p", {}, emptyWords()));
     if (state.colour === "gain" && gains.length) {
-      parts.push(element("h4", {}, "Error against the best simple model"), element("div", { class: "scale" }), element("div", { class: "ends" }, element("span", {}, `${percent(-gainBound)} worse`), element("span", {}, `${percent(gainBound)} better`)));
+      parts.push(element("h4", {}, "Error against the best simple model"), element("div", { class: "scale" }), element("div", { class: "ends" }, element("span", {}, `${percent(gainBound).slice(1)} worse`), element("span", {}, `${percent(gainBound).slice(1)} better`)));
       const sorted = tasks.map((_, i) => i).filter((i) => tasks[i].gain !== null).sort((a, b) => tasks[b].gain - tasks[a].gain);
-      parts.push(element("h4", {}, "Tasks that gain most"), tableOf(["task", "rows", "gain"], sorted.slice(0, 6).map((i) => [tasks[i].label, number(tasks[i].rows), percent(tasks[i].gain)])));
+      parts.push(element("h4", {}, "Tasks that gain most"), gainList(sorted.slice(0, 6)), element("h4", {}, "Tasks that gain least"), gainList(sorted.slice(-6).reverse()));
       return parts;
     }
-    if (!shownEdges.length) { parts.push(element("p", {}, emptyWords())); return parts; }
+    if (!shownEdges.length) return parts;
     const found = clusterSizes().map((size, c) => [c, size]).filter(([, size]) => size > 1);
     if (found.length > 1) {
       const legend = found.slice(0, 8).map(([c, size]) => { const i = stop().clusters.indexOf(c); return linkButton(i, size / found[0][1], () => selectTask(i), `Cluster ${c + 1}`); });
@@ -338,7 +346,7 @@
     const [i, j, weight] = edge, [a, b] = [tasks[i], tasks[j]];
     const gap = (k) => Math.abs(a.coefficients[k] - b.coefficients[k]) / sizes[k];
     const varying = featureOrder(gap).filter((k) => spreads[k] > 0);
-    const parts = [element("h3", { class: "name" }, `${a.label} – ${b.label}`), element("p", {}, `Weight ${number(weight, 2)} of 1, beside the strongest links of both.`)];
+    const parts = [element("h3", { class: "name" }, `${a.label} – ${b.label}`), element("p", {}, `Weight ${weight.toFixed(2)} on a scale from 0 to 1, set by the strongest links of both.`)];
     const common = neighbours[i].map((e) => e[0]).filter((t) => neighbours[j].some((e) => e[0] === t));
     if (varying.length > 1) {
       const alike = varying.slice(-Math.min(2, Math.floor(varying.length / 2))).reverse().map((k) => features[k]).join(" and ");
@@ -393,7 +401,7 @@
     level.setAttribute("aria-valuetext", text);
     byId("weight-text").textContent = number(state.least, 2);
     canvas.dataset.edges = shownEdges.length;
-    const say = byId("empty"); say.hidden = shownEdges.length > 0; say.textContent = say.hidden ? "" : emptyWords();
+    byId("hint").textContent = shownEdges.length ? "Drag to move, Ctrl and wheel to zoom; arrow keys go from task to task." : emptyWords();
     refresh();
   };
   level.max = ordered.length - 1;
@@ -401,6 +409,7 @@
   weight.addEventListener("input", () => { state.least = Number(weight.value); setStop(state.stop); });
   if (ordered.length < 2) byId("level-row").style.display = "none";
   if (!ordered.some((stop) => stop.edges.length)) document.querySelector(".sliders").style.display = "none";
+  if (gains.length && !ordered.some((stop) => stop.edges.length)) { state.colour = "gain"; document.querySelector('#colour input[value="gain"]').checked = true; }
   byId("colour").addEventListener("change", (event) => { state.colour = event.target.value; refresh(); });
   if (!gains.length) byId("colour").style.display = "none";
 
@@ -474,7 +483,7 @@
   const columns = [{ name: "Task", get: (i) => tasks[i].label }];
   if (tasks.some((task) => task.rows !== null)) columns.push({ name: "Rows", get: (i) => tasks[i].rows, show: (v) => number(v, 6) });
   if (data.edges.length) columns.push({ name: "Cluster", get: (i) => tasks[i].cluster + 1, show: (v, i) => v, swatch: true }, { name: "Links", get: (i) => tasks[i].links, show: (v) => String(v) });
-  if (tasks.some((task) => task.errors) && chosenLevel !== null) columns.push({ name: "Error", get: (i) => tasks[i].errors?.[chosenLevel] ?? null, show: (v) => number(v) });
+  if (tasks.some((task) => task.errors) && chosenLevel !== null) columns.push({ name: "Error", get: (i) => tasks[i].errors?.[chosenLevel] ?? null, show: (v) => fixed(v, (levels[chosenLevel].error || 1) / 30) });
   if (gains.length) columns.push({ name: "Gain", get: (i) => tasks[i].gain, show: percent, gain: true });
   features.forEach((name, k) => columns.push({ name, get: (i) => tasks[i].coefficients[k], show: (v) => fixed(v, sizes[k]), feature: k }));
   const table = { sort: 0, down: false, limit: 100 };

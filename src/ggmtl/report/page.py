@@ -1,4 +1,4 @@
-"""Summary → page. Names are untrusted: they enter as JSON that cannot end its script, and are set as text only."""
+"""Summary → page. Names are untrusted: JSON that cannot end its script, and set as text only."""
 
 from __future__ import annotations
 
@@ -47,6 +47,8 @@ def render_report(summary: dict[str, Any], title: str | None = None) -> str:
     return template.render(
         title=title or f"Which of the {summary['n_tasks']:,} tasks are alike",
         summary=summary,
+        # Percentages and ranges stay on one line.
+        verdict=summary["verdict"]["text"].replace(" %", "\u00a0%").replace("–", "\u2060–\u2060"),
         detail=describe_gain(summary),
         graph_words=describe_graph(summary),
         style=markup((folder / "page.css").read_text(encoding="utf-8")),
@@ -64,13 +66,15 @@ def script_json(value: Any) -> str:
 
 
 def _payload(summary: dict[str, Any]) -> dict[str, Any]:
-    """What the page's script draws: the summary without what it can work out itself, numbers cut to six digits."""
+    """What the page's script draws: the summary without what it can work out, numbers cut to six digits."""
     places, by_models = place_tasks(summary)
     graph = {key: value for key, value in summary["graph"].items() if key not in ("differences", "edges")}
     kept = ("features", "tasks", "path", "sharing", "verdict", "n_tasks")
     payload = {key: summary[key] for key in kept}
     edges = summary["graph"]["edges"]
-    return _short({**payload, "graph": graph, "edges": edges, "places": places, "placed_by_models": by_models})
+    return _short(
+        {**payload, "graph": graph, "edges": edges, "places": places, "placed_by_models": by_models}
+    )
 
 
 def _short(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Where the page draws the tasks: linked tasks near each other, or, without links, alike models near each other."""
+"""Where the page draws the tasks: near those they are linked to, or, without links, near alike models."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def place_tasks(summary: dict[str, Any]) -> tuple[list[list[float]], bool]:
     edges, clusters = _links(summary)
     if not edges:
         return np.round(_by_models(summary), 3).tolist(), True
-    graph = TaskGraph(
-        [edge[:2] for edge in edges], [max(edge[2], 1e-6) for edge in edges], np.arange(summary["n_tasks"])
-    )
+    listed = np.array(edges, dtype=float)
+    weights = np.maximum(listed[:, 2], 1e-6)
+    graph = TaskGraph(listed[:, :2].astype(np.int64), weights, np.arange(summary["n_tasks"]))
     if graph.n_tasks <= _MAX_PLACED_ONE_BY_ONE:
         points = positions(graph)
     else:
@@ -75,7 +75,7 @@ def _by_clusters(graph: TaskGraph, clusters: np.ndarray) -> np.ndarray:
     rank = np.empty(len(clusters), dtype=np.int64)
     for members in np.split(np.argsort(clusters, kind="stable"), np.cumsum(sizes)[:-1]):
         rank[members] = np.arange(len(members))
-    distance = 0.62 * np.sqrt(rank + 0.5 * (sizes[clusters] > 1) - 0.0)
+    distance = 0.62 * np.sqrt(rank + 0.5)
     angle = _GOLDEN_ANGLE * rank
     inside = distance[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
     return centres[clusters] + np.where(sizes[clusters][:, None] > 1, inside, 0.0)
@@ -86,8 +86,10 @@ def _disc_starts(graph: TaskGraph, clusters: np.ndarray, sizes: np.ndarray) -> n
     n = len(sizes)
     place = np.arange(n)
     area = np.cumsum((0.62 * np.sqrt(sizes) + 0.35) ** 2)
-    start = 1.3 * np.sqrt(area)[:, None] * np.column_stack(
-        [1.4 * np.cos(_GOLDEN_ANGLE * place), np.sin(_GOLDEN_ANGLE * place)]
+    start = (
+        1.3
+        * np.sqrt(area)[:, None]
+        * np.column_stack([1.4 * np.cos(_GOLDEN_ANGLE * place), np.sin(_GOLDEN_ANGLE * place)])
     )
     i, j = clusters[graph.edges].T
     between = sparse.csr_array(sparse.coo_array((graph.weights, (i, j)), shape=(n, n)))

@@ -1,7 +1,7 @@
 """The paper's tables and figures, computed: ``run("table1", quick=True)`` writes ``results/table1.md``.
 
-Results of single cells are kept beside the pages, so a run that was stopped continues where it stopped, and pages can be
-written again without computing. Quick pages lie in the folder ``quick``, so that they never replace full ones.
+Results of single cells are kept beside the pages, so a run that was stopped continues where it stopped, and pages can
+be written again without computing. Quick pages lie in the folder ``quick``, so that they never replace full ones.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ggmtl.errors import check_choice
-from ggmtl.reproduce.cache import Cell, CellCache, Progress, compute_missing
+from ggmtl.reproduce.cache import CACHE_NAME, Cell, CellCache, Progress, compute_missing
 
 TABLES = ("table1", "table2", "table3", "table4")
 TARGETS = (*TABLES, "figures", "all")
@@ -56,7 +56,7 @@ def _table(name: str, folder: Path, quick: bool, progress: Progress | None, n_jo
     from ggmtl.reproduce.tables import write_table
 
     table = make_table(name, quick)
-    cache = CellCache(folder / "cells.jsonl")
+    cache = CellCache(folder / CACHE_NAME)
     cells = [cell for section in table.sections for cell in section.all_cells(quick)]
     compute_missing(cache, cells, compute_cell, progress, n_jobs)
     return write_table(table, cache, quick)

@@ -17,6 +17,8 @@ from joblib import Parallel, delayed
 
 from ggmtl.errors import InputError
 
+CACHE_NAME = "cells.jsonl"
+
 Progress = Callable[[int, int, str], None]
 
 

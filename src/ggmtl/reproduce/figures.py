@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,17 +9,15 @@ from typing import Any
 import numpy as np
 
 from ggmtl import plot
-from ggmtl.baselines import CCMTLRegressor
-from ggmtl.errors import GGMTLError, require
+from ggmtl.errors import require
 from ggmtl.graph import TaskGraph
-from ggmtl.reproduce.cache import Cell, CellCache, compute_missing
-from ggmtl.reproduce.methods import LABELS, NEIGHBOURS, make_method
+from ggmtl.reproduce.cache import CACHE_NAME, Cell, CellCache, compute_missing
+from ggmtl.reproduce.methods import DRAWN, LABELS, NEIGHBOURS, compute_cell
 from ggmtl.reproduce.problems import load_problem
 from ggmtl.tasks import TaskData
 
-METHODS = ("neighbours", "ggmtl_squared", "ggmtl")
-TITLES = LABELS | {"neighbours": f"{NEIGHBOURS} nearest neighbours"}
-# The first run of each; the text's generator, except that a published one is marked so.
+TITLES = LABELS | {"ccmtl": f"{NEIGHBOURS} nearest neighbours"}
+# CCMTL takes the neighbour graph of the independent models as it is, so its cells have that graph.
 PROBLEMS = ("line", "line published", "tree", "star", "parkinson r=0.6", "school r=0.5", "tmy3 h=8 every=8")
 QUICK_PROBLEMS = ("line", "tree", "star", "parkinson r=0.3", "school r=0.2", "tmy3 h=8 every=48")
 
@@ -41,56 +37,38 @@ class FigureRow:
 
 
 def figure_cells(quick: bool) -> list[Cell]:
-    """One cell per graph."""
+    """The cells whose graphs are drawn; the tables have most of them too."""
     problems = QUICK_PROBLEMS if quick else PROBLEMS
-    return [Cell(p, 0, m, "honest", quick) for p in problems for m in METHODS]
-
-
-def compute_graph(cell: Cell) -> dict[str, Any]:
-    """Learn the graph of a cell: plain data, or the reason under ``"error"``."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            train, _ = load_problem(cell.problem, cell.seed)
-            start = time.perf_counter()
-            graph = _neighbours(train) if cell.method == "neighbours" else make_method(cell).fit(train).graph
-            seconds = round(time.perf_counter() - start, 2)
-    except GGMTLError as error:
-        return {"error": str(error).split("\n")[0][:160]}
-    return {"edges": graph.edges.tolist(), "weights": graph.weights.tolist(), "seconds": seconds}
-
-
-def _neighbours(train: TaskData) -> TaskGraph:
-    """The neighbour graph of independent models, which CCMTL uses as it is."""
-    return CCMTLRegressor(strength=0.0, n_neighbors=NEIGHBOURS).fit(train.X, train.y, tasks=train.tasks).graph_
+    return [Cell(p, 0, m, "honest", quick) for p in problems for m in DRAWN]
 
 
 def make_figures(output: Path, quick: bool, progress: Any = None, n_jobs: int | None = None) -> str:
     """Draw every figure into `output`, and return the Markdown page that shows them."""
     require("matplotlib", "plot", "Drawing the figures")
-    cache = CellCache(output / "graphs.jsonl")
-    compute_missing(cache, figure_cells(quick), compute_graph, progress, n_jobs)
+    cache = CellCache(output / CACHE_NAME)
+    compute_missing(cache, figure_cells(quick), compute_cell, progress, n_jobs)
     rows, pictures = [], []
     for problem in QUICK_PROBLEMS if quick else PROBLEMS:
         train, _ = load_problem(problem, 0)
-        results = {m: cache.get(Cell(problem, 0, m, "honest", quick)) or {} for m in METHODS}
+        results = {m: cache.get(Cell(problem, 0, m, "honest", quick)) or {} for m in DRAWN}
         graphs = {m: _graph(result, train) for m, result in results.items()}
         name = problem.split()[0] + ("_published" if "published" in problem else "") + ".png"
         _draw(output / name, problem, train, graphs)
         pictures.append((problem, name))
-        rows += [figure_row(problem, m, graphs, str(results[m].get("error", ""))) for m in METHODS]
+        rows += [figure_row(problem, m, graphs, str(results[m].get("error", ""))) for m in DRAWN]
     return _page(rows, pictures, quick)
 
 
 def _graph(result: dict[str, Any], train: TaskData) -> TaskGraph | None:
-    if "edges" not in result:
+    if "graph" not in result:
         return None
-    return TaskGraph(np.array(result["edges"], dtype=np.int64).reshape(-1, 2), result["weights"], train.task_names)
+    edges, weights = result["graph"]["edges"], result["graph"]["weights"]
+    return TaskGraph(np.array(edges, dtype=np.int64).reshape(-1, 2), np.array(weights), train.task_names)
 
 
 def figure_row(problem: str, method: str, graphs: dict[str, TaskGraph | None], reason: str = "") -> FigureRow:
     """Edges, the share of the neighbours' edges that are gone, and the Markov clusters of a graph."""
-    graph, neighbours = graphs[method], graphs["neighbours"]
+    graph, neighbours = graphs[method], graphs["ccmtl"]
     if graph is None:
         return FigureRow(problem, method, None, None, None, None, None, reason)
     sizes = np.bincount(graph.clusters())
@@ -113,8 +91,8 @@ def _draw(path: Path, problem: str, train: TaskData, graphs: dict[str, TaskGraph
     on_map = train.coordinates is not None
     figure = Figure(figsize=(8.0, 13.5) if on_map else (15.0, 5.4), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = np.ravel(figure.subplots(len(METHODS) if on_map else 1, 1 if on_map else len(METHODS)))
-    for ax, method in zip(axes, METHODS):
+    axes = np.ravel(figure.subplots(len(DRAWN) if on_map else 1, 1 if on_map else len(DRAWN)))
+    for ax, method in zip(axes, DRAWN):
         graph = graphs[method]
         if graph is None:
             ax.set_axis_off()
@@ -144,7 +122,7 @@ def _page(rows: list[FigureRow], pictures: list[tuple[str, str]], quick: bool) -
         if row.n_edges is None:
             lines.append(f"| {row.problem} | {TITLES[row.method]} | none: {row.reason} | | | | |")
             continue
-        removed = "" if row.removed is None or row.method == "neighbours" else f"{row.removed:.0%}"
+        removed = "" if row.removed is None or row.method == "ccmtl" else f"{row.removed:.0%}"
         lines.append(
             f"| {row.problem} | {TITLES[row.method]} | {row.n_edges} | {removed} | {row.n_clusters} | {row.largest} "
             f"| {row.alone} |"

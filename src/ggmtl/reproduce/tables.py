@@ -143,14 +143,14 @@ def format_number(number: Number) -> str:
 
 
 def _time_sentence(section: Section, cache: CellCache, quick: bool) -> str:
-    """Mean seconds per fit, hyper-parameters included, of every method."""
+    """Mean processor seconds per fit, choice of hyper-parameters included, of every method."""
     parts = []
     for method in section.methods:
         results = [cache.get(cell) or {} for p in section.problems for cell in section.cells(p, method, quick)]
         seconds = [result["seconds"] for result in results if "seconds" in result]
         if seconds:
             parts.append(f"{LABELS[method]} {np.mean(seconds):.1f}")
-    return f"Mean seconds per fit, hyper-parameters included: {', '.join(parts)}." if parts else ""
+    return f"Mean processor seconds per fit, choice of hyper-parameters included: {', '.join(parts)}." if parts else ""
 
 
 def _cell_text(text: str) -> str:

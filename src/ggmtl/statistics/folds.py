@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from ggmtl.errors import ParameterError
@@ -25,8 +27,7 @@ def deal_folds(data: TaskData, n_folds: int, seed: int = 0) -> np.ndarray:
     >>> np.bincount(deal_folds(data, 2)[:4]).tolist()
     [2, 2]
     """
-    if n_folds < 2:
-        raise ParameterError(f"The number of folds must be at least 2. Got {n_folds} instead.")
+    check_fold_number(n_folds)
     rank, first_key = _shuffle(data, seed)
     start = (_mix(first_key) % np.uint64(n_folds)).astype(np.int64)
     return (rank + start) % n_folds
@@ -39,6 +40,29 @@ def deal_holdout(data: TaskData, share: float, seed: int = 0) -> np.ndarray:
     rank, first_key = _shuffle(data, seed)
     start = _mix(first_key) / 2.0**64
     return np.floor((rank + 1) * share + start) > np.floor(rank * share + start)
+
+
+def hash_folds(columns: Iterable[np.ndarray], n_rows: int, n_folds: int, seed: int = 0) -> np.ndarray:
+    """Fold of every row of a stream, shape (rows,): a hash of the row's own float64 bits, modulo `n_folds`.
+
+    Nothing but the row decides, so batches, files, machines and runs agree, and equal rows share a fold. Unlike
+    `deal_folds` it cannot balance the folds of a task: it never sees a task whole.
+    """
+    check_fold_number(n_folds)
+    total = np.full(n_rows, _mix(np.array([seed % 2**64], dtype=np.uint64))[0])
+    for column in columns:
+        # Adding zero turns −0.0 into 0.0: equal numbers have equal bits.
+        total ^= (column + 0.0).view(np.uint64)
+        total *= np.uint64(0x9E3779B97F4A7C15)
+        # A product carries upwards only; this brings what the high bits know back down.
+        total ^= total >> np.uint64(32)
+    return (_mix(total) % np.uint64(n_folds)).astype(np.int64)
+
+
+def check_fold_number(n_folds: int) -> None:
+    """Refuse fewer than two folds."""
+    if n_folds < 2:
+        raise ParameterError(f"The number of folds must be at least 2. Got {n_folds} instead.")
 
 
 def _shuffle(data: TaskData, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -13,18 +13,20 @@ from ggmtl.errors import InputError, InputTypeError, ParameterError, did_you_mea
 from ggmtl.kernels import segment_cross_products
 from ggmtl.statistics.folds import deal_folds
 from ggmtl.statistics.quadratic import LeastSquares
+from ggmtl.statistics.readers import StreamReaders
 from ggmtl.tasks import TaskData, read_training
 
 
 @dataclass(frozen=True)
-class TaskStatistics:
+class TaskStatistics(StreamReaders):
     """Everything the models ever need to know about the rows.
 
     Held as ``cross``: for every fold and task the matrix Σ_r z_r z_rᵀ of z = (x − origin, 1, y − target origin).
     All sums are entries of it, and any centring, scaling or intercept column is one congruence T · T ᵀ.
 
-    Build one with :meth:`from_arrays` or :meth:`from_frame`; the public sums are those of exactly the columns
-    given.
+    Build one with :meth:`from_arrays` or :meth:`from_frame`, or, where the rows are not in memory, with
+    :meth:`from_parquet`, :meth:`from_csv`, :meth:`from_arrow_stream`, :meth:`from_dask` or :meth:`from_spark`; the
+    public sums are those of exactly the columns given.
 
     Examples
     --------
@@ -228,6 +230,11 @@ class TaskStatistics:
             raise InputError(
                 f"Statistics of different features do not add up: {list(self.feature_names)} and "
                 f"{list(other.feature_names)}."
+            )
+        if (self.task_names.dtype.kind in "US") != (other.task_names.dtype.kind in "US"):
+            raise InputTypeError(
+                f"Task labels must be all strings or all numbers. Got {self.task_names[0]!r} and "
+                f"{other.task_names[0]!r} instead."
             )
         keep_folds = self.has_folds and other.has_folds and len(self.cross) == len(other.cross)
         left, right = (self, other) if keep_folds else (self.total(), other.total())

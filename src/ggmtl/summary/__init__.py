@@ -1,0 +1,27 @@
+"""A fitted model as plain data, and as words: verdict, tasks, graph, path, what is shared."""
+
+from ggmtl.summary.collect import summarize
+from ggmtl.summary.phrases import number, one_line, percent
+from ggmtl.summary.words import (
+    describe,
+    describe_gain,
+    describe_graph,
+    error_text,
+    level_title,
+    sharing_lines,
+    task_line,
+)
+
+__all__ = [
+    "describe",
+    "describe_gain",
+    "describe_graph",
+    "error_text",
+    "level_title",
+    "number",
+    "one_line",
+    "percent",
+    "sharing_lines",
+    "summarize",
+    "task_line",
+]

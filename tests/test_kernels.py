@@ -1,0 +1,240 @@
+"""Every form of a hot loop computes the same, and what its NumPy form says."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ggmtl import kernels
+from ggmtl.errors import ParameterError
+from ggmtl.kernels import Cycle, Operator, reference
+from ggmtl.solvers import ConjugateGradient
+from ggmtl.system import BlockJacobi, GraphLevel, TaskSystem, TwoLevel
+
+FORMS = kernels.available()
+
+
+@pytest.fixture(params=FORMS)
+def form(request, monkeypatch):
+    monkeypatch.setenv("GGMTL_KERNELS", request.param)
+    return request.param
+
+
+def make_system(seed, n=12, p=5, rows=9, hub=0.0, coupling=1.0, features_differ=False):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, rows, p))
+    pairs = np.array([(i, j) for i in range(n) for j in range(i + 1, n)], dtype=np.int64).reshape(-1, 2)
+    edges = pairs[rng.uniform(size=len(pairs)) < 0.4]
+    strengths = np.full(p, coupling) * (np.repeat([1.0, 10.0], [p - p // 2, p // 2]) if features_differ else 1.0)
+    gram = np.matmul(X.transpose(0, 2, 1), X)
+    return TaskSystem(gram, edges, rng.uniform(size=len(edges)), strengths, np.full(p, hub), np.full((1, 1), 1e-3))
+
+
+SYSTEMS = {
+    "plain": lambda: make_system(0),
+    "hub": lambda: make_system(1, hub=3.0),
+    "two groups of features": lambda: make_system(2, hub=1.0, features_differ=True, coupling=5.0),
+    "few rows": lambda: make_system(3, rows=2, coupling=30.0),
+    "odd width": lambda: make_system(4, p=7),
+    "one feature": lambda: make_system(5, p=1),
+    "one task": lambda: make_system(6, n=1),
+    "two tasks": lambda: make_system(7, n=2, p=3),
+}
+
+
+def cycles(system):
+    block, graph = BlockJacobi.of(system), GraphLevel.of(system)
+    return [
+        preconditioner.cycle(exact)
+        for preconditioner in (block, TwoLevel(system, block, graph), TwoLevel(system, block, graph, sweeps=2))
+        for exact in (True, False)
+    ]
+
+
+# ---------------------------------------------------------------- each kernel against its definition
+
+
+@settings(deadline=None, max_examples=30)
+@given(n_rows=st.integers(0, 60), width=st.integers(1, 9), n_segments=st.integers(1, 12), seed=st.integers(0, 10**6))
+def test_segment_cross_products_are_sums_of_outer_products(n_rows, width, n_segments, seed):
+    rng = np.random.default_rng(seed)
+    rows, segment = rng.normal(size=(n_rows, width)), rng.integers(n_segments, size=n_rows)
+    expected = np.zeros((n_segments, width, width))
+    for row, s in zip(rows, segment):
+        expected[s] += np.outer(row, row)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in FORMS:
+            patch.setenv("GGMTL_KERNELS", name)
+            result = kernels.segment_cross_products(rows, segment, n_segments)
+            np.testing.assert_allclose(result, expected, atol=1e-12)
+            np.testing.assert_allclose(result, result.transpose(0, 2, 1), atol=1e-13)
+
+
+def test_segment_cross_products_take_any_layout_and_type(form):
+    rng = np.random.default_rng(0)
+    rows, segment = rng.normal(size=(40, 3)), rng.integers(4, size=40)
+    expected = reference.segment_cross_products(rows, segment, 4)
+    for given_rows in (np.asfortranarray(rows), np.repeat(rows, 2, axis=1)[:, ::2]):
+        result = kernels.segment_cross_products(given_rows, segment.astype(np.int32), 4)
+        np.testing.assert_allclose(result, expected, atol=1e-12)
+    single = kernels.segment_cross_products(rows.astype(np.float32), segment, 4)
+    assert single.dtype == np.float64
+    np.testing.assert_allclose(single, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("p", [1, 2, 4, 5, 8, 19])
+def test_inverse_blocks_are_inverses_and_symmetric_positive_definite(form, p):
+    rng = np.random.default_rng(p)
+    X = rng.normal(size=(6, 3, p))
+    gram, diagonal = np.matmul(X.transpose(0, 2, 1), X), rng.uniform(0.1, 1.0, size=(6, p))
+    inverse = kernels.inverse_blocks(gram, diagonal)
+    blocks = gram + np.eye(p) * diagonal[:, None, :]
+    np.testing.assert_allclose(np.matmul(inverse, blocks), np.broadcast_to(np.eye(p), blocks.shape), atol=1e-11)
+    np.testing.assert_allclose(inverse, inverse.transpose(0, 2, 1), atol=1e-15 * np.abs(inverse).max())
+    assert np.linalg.eigvalsh(inverse).min() > 0
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan])
+def test_a_block_that_is_not_positive_definite_is_refused(form, bad):
+    gram = np.stack([np.eye(3)] * 4)
+    gram[2, 1, 1] = bad
+    with pytest.raises(np.linalg.LinAlgError):
+        kernels.inverse_blocks(gram, np.zeros((4, 3)))
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (5, 7), (5, 6, 3)])
+def test_block_products_are_matrix_products(form, shape):
+    rng = np.random.default_rng(0)
+    blocks = rng.normal(size=(5, shape[1], shape[1]))
+    blocks += blocks.transpose(0, 2, 1)
+    values = rng.normal(size=shape)
+    expected = np.stack([block @ value for block, value in zip(blocks, values)])
+    np.testing.assert_allclose(kernels.block_product(blocks, values), expected, atol=1e-12)
+
+
+def test_neighbour_lists_are_the_adjacency_matrix_by_rows(form):
+    edges = np.array([[0, 1], [0, 1], [2, 1], [3, 0]])
+    weights = np.array([1.0, 2.0, 3.0, 4.0])
+    start, neighbour, weight = kernels.neighbour_lists(edges, weights, 5)
+    dense = np.zeros((5, 5))
+    for i in range(5):
+        np.add.at(dense[i], neighbour[start[i] : start[i + 1]], weight[start[i] : start[i + 1]])
+    expected = np.zeros((5, 5))
+    for (i, j), w in zip(edges, weights):
+        expected[i, j] += w
+        expected[j, i] += w
+    np.testing.assert_array_equal(dense, expected)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_system_products_are_products_with_the_dense_matrix(form, name):
+    system = SYSTEMS[name]()
+    values = np.random.default_rng(0).normal(size=system.shape)
+    expected = (system.dense() @ values.ravel()).reshape(values.shape)
+    np.testing.assert_allclose(kernels.system_product(system.operator, values), expected, atol=1e-10)
+    own = np.matmul(system.gram, values[..., None])[..., 0] + system.operator.diagonal * values
+    np.testing.assert_allclose(kernels.graph_product(system.operator, values), own - expected, atol=1e-10)
+
+
+# ---------------------------------------------------------------- the fused solver
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_the_fused_cycle_is_the_preconditioner_and_its_residual(name):
+    system = SYSTEMS[name]()
+    values = np.random.default_rng(1).normal(size=system.shape)
+    block, graph = BlockJacobi.of(system), GraphLevel.of(system)
+    for preconditioner in (block, TwoLevel(system, block, graph), TwoLevel(system, block, graph, sweeps=2)):
+        for exact in (True, False):
+            result, left = reference.run_cycle(system.operator, preconditioner.cycle(exact), values)
+            np.testing.assert_allclose(result, preconditioner(values), atol=1e-9 * np.abs(result).max())
+            np.testing.assert_allclose(left, values - system.apply(result), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_all_forms_of_conjugate_gradients_take_the_same_steps(name, monkeypatch):
+    system = SYSTEMS[name]()
+    right = np.random.default_rng(2).normal(size=system.shape)
+    for cycle in cycles(system):
+        outcomes = []
+        for kind in FORMS:
+            monkeypatch.setenv("GGMTL_KERNELS", kind)
+            value, residual = np.zeros(system.shape), right.copy()
+            steps = kernels.conjugate_gradient(system.operator, cycle, value, residual, 1e-6, 500, 100)
+            np.testing.assert_allclose(residual, right - system.apply(value), atol=1e-8)
+            assert np.linalg.norm(residual) <= 1e-6
+            outcomes.append((steps, value))
+        for steps, value in outcomes[1:]:
+            assert steps == outcomes[0][0]
+            np.testing.assert_allclose(value, outcomes[0][1], atol=1e-8 * np.abs(value).max())
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_the_fused_solver_equals_the_general_one(form, name):
+    system = SYSTEMS[name]()
+    right = np.random.default_rng(3).normal(size=system.shape)
+    for preconditioner in (BlockJacobi.of(system), TwoLevel(system, BlockJacobi.of(system), GraphLevel.of(system))):
+        solver = ConjugateGradient(system, preconditioner)
+        fused = solver.solve(right, tol=1e-9)
+        # A trailing axis selects the general loop.
+        general = solver.solve(right[..., None], tol=1e-9)
+        assert abs(fused.iterations - general.iterations) <= 1
+        np.testing.assert_allclose(fused.value, general.value[..., 0], atol=1e-6 * np.abs(fused.value).max())
+
+
+def test_a_foreign_block_inverse_is_not_taken_for_exact(form):
+    system, other = make_system(0), make_system(8, coupling=2.0)
+    right = np.random.default_rng(4).normal(size=system.shape)
+    assert BlockJacobi.of(system).inverts(system, right, 1e-10)
+    assert not BlockJacobi.of(other).inverts(system, right, 1e-10)
+    solution = ConjugateGradient(system, BlockJacobi.of(other)).solve(right, tol=1e-9)
+    assert solution.succeeded
+    np.testing.assert_allclose(system.apply(solution.value), right, atol=1e-8 * np.linalg.norm(right))
+
+
+def test_limits_of_steps_and_patience_end_the_fused_solver(form):
+    system = SYSTEMS["few rows"]()
+    right = np.random.default_rng(5).normal(size=system.shape)
+    cycle = BlockJacobi.of(system).cycle(True)
+    value, residual = np.zeros(system.shape), right.copy()
+    assert kernels.conjugate_gradient(system.operator, cycle, value, residual, 1e-9, 3, 100) == 3
+    value, residual = np.zeros(system.shape), right.copy()
+    steps = kernels.conjugate_gradient(system.operator, cycle, value, residual, 0.0, 10_000, 5)
+    assert steps < 10_000
+
+
+def test_read_only_input_is_taken_and_left_alone(form):
+    system = SYSTEMS["hub"]()
+    values = np.ones(system.shape)
+    for array in (values, system.gram, system.edge_weights):
+        array.flags.writeable = False
+    kernels.system_product(system.operator, values)
+    kernels.block_product(system.gram, values)
+    assert values.flags.writeable is False
+    mutable = np.ones(system.shape)
+    kernels.block_product(system.gram, mutable)
+    assert mutable.flags.writeable
+
+
+# ---------------------------------------------------------------- the choice
+
+
+def test_an_unknown_form_is_refused(monkeypatch):
+    monkeypatch.setenv("GGMTL_KERNELS", "fortran")
+    with pytest.raises(ParameterError, match="GGMTL_KERNELS must be one of 'numpy', 'numba'"):
+        kernels.block_product(np.ones((1, 1, 1)), np.ones((1, 1)))
+
+
+def test_importing_the_package_does_not_import_numba():
+    code = "import sys, ggmtl, ggmtl.solvers; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_numpy_is_always_available():
+    assert "numpy" in kernels.available()
+    assert {"Cycle", "Operator"} <= set(kernels.__all__)
+    assert Cycle is reference.Cycle
+    assert Operator is reference.Operator

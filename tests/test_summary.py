@@ -1,0 +1,238 @@
+"""The summary: plain data whose numbers are those of the fit, and words that say the same."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ggmtl import GGMTLRegressor, TaskGraph, load_model
+from ggmtl.baselines import IndependentRegressor, PooledRegressor
+from ggmtl.bilevel import GraphFit
+from ggmtl.graph.shapes import name_shape
+from ggmtl.path import FoldErrors
+from ggmtl.summary import describe, one_line, summarize
+from ggmtl.summary.verdict import gain_over_simple, graph_verdict, verdict_of
+
+
+def _rows(n_tasks=6, n_rows=24, seed=0, distance=2.0):
+    rng = np.random.default_rng(seed)
+    models = distance * np.repeat(rng.normal(size=(2, 2)), n_tasks // 2, axis=0)
+    task = np.repeat(np.arange(n_tasks), n_rows)
+    X = rng.normal(size=(len(task), 2)) * [1.0, 50.0]
+    y = X[:, 0] * models[task, 0] + X[:, 1] / 50.0 * models[task, 1] + rng.normal(size=len(task))
+    return X, y, task
+
+
+@pytest.fixture(scope="module")
+def model():
+    X, y, task = _rows()
+    return GGMTLRegressor().fit(X, y, tasks=task)
+
+
+@pytest.fixture(scope="module")
+def summary(model):
+    return summarize(model)
+
+
+def _graph(*edges, n=None):
+    n = 1 + max((max(edge) for edge in edges), default=0) if n is None else n
+    return TaskGraph(np.array(edges).reshape(-1, 2), np.ones(len(edges)), np.arange(n))
+
+
+@pytest.mark.parametrize(
+    ("graph", "name"),
+    [
+        (_graph(n=4), "empty"),
+        (_graph((0, 1), n=4), "pair"),
+        (_graph((0, 1), (0, 2), (1, 2)), "clique"),
+        (_graph((0, 1), (1, 2), (2, 3), n=6), "line"),
+        (_graph((0, 1), (0, 2), (0, 3)), "star"),
+        (_graph((0, 1), (0, 2), (0, 3), (3, 4)), "tree"),
+        (_graph((0, 1), (1, 2), (2, 3), (0, 3)), "ring"),
+        (_graph((0, 1), (0, 2), (1, 2), (3, 4), (3, 5), (4, 5)), "clusters"),
+        (_graph((0, 1), (1, 2), (2, 3), (4, 5), (5, 6), (6, 7), (4, 8)), "forest"),
+        (_graph((0, 1), (1, 2), (0, 2), (2, 3)), None),
+    ],
+)
+def test_shapes_are_named(graph, name):
+    assert name_shape(graph) == name
+
+
+def test_shape_does_not_depend_on_the_order_of_tasks():
+    order = np.random.default_rng(0).permutation(9)
+    edges = np.array([(0, 1), (1, 2), (2, 3), (1, 4), (4, 5)])
+    assert name_shape(_graph(*edges, n=9)) == name_shape(_graph(*order[edges], n=9)) == "tree"
+
+
+def test_summary_is_plain_data(summary):
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+
+
+def test_coefficients_are_those_of_the_model_in_the_users_units(model, summary):
+    stored = np.array([task["coefficients"] for task in summary["tasks"]])
+    np.testing.assert_allclose(stored, np.column_stack([model.coef_, model.intercept_]))
+    assert summary["features"] == [*map(str, model.feature_names_), "intercept"]
+
+
+def test_task_errors_average_to_the_error_of_the_level(model, summary):
+    rows = np.array([task["rows"] for task in summary["tasks"]])
+    for k, level in enumerate(summary["path"]["levels"]):
+        squared = np.array([task["errors"][k] for task in summary["tasks"]]) ** 2
+        assert np.sqrt(np.average(squared, weights=rows)) == pytest.approx(level["error"])
+    assert summary["error"] == pytest.approx(model.validation_error_)
+
+
+def test_edges_of_the_chosen_level_are_those_of_the_graph(model, summary):
+    chosen = summary["path"]["levels"][summary["path"]["chosen"]]
+    assert [edge[:2] for edge in chosen["edges"]] == model.graph_.edges.tolist()
+    assert summary["graph"]["edges"] == chosen["edges"]
+    assert summary["graph"]["n_edges"] == model.graph_.n_edges
+
+
+def test_differences_of_an_edge_are_those_of_its_two_models(model, summary):
+    values = np.column_stack([model.coef_, model.intercept_])
+    for (i, j, _), difference in zip(summary["graph"]["edges"], summary["graph"]["differences"]):
+        np.testing.assert_allclose(difference, values[i] - values[j], atol=1e-12)
+
+
+def test_gain_of_a_task_compares_the_chosen_with_the_best_simple_level(summary):
+    levels, chosen = summary["path"]["levels"], summary["path"]["chosen"]
+    names = ("pooled", "hub", "independent")
+    simple = [k for k, level in enumerate(levels) if level["name"] in names and k != chosen]
+    best = min(simple, key=lambda k: levels[k]["error"])
+    for task in summary["tasks"]:
+        assert task["gain"] == pytest.approx(1.0 - task["errors"][chosen] / task["errors"][best])
+
+
+def test_fingerprint_is_that_of_the_data(model, summary):
+    X, y, task = _rows()
+    again = GGMTLRegressor(max_iter=3, tol=1.0).fit(X, y, tasks=task)
+    assert summarize(again)["fingerprint"] == summary["fingerprint"]
+    y[0] += 1e-6
+    other = GGMTLRegressor(max_iter=3, tol=1.0).fit(X, y, tasks=task)
+    assert summarize(other)["fingerprint"] != summary["fingerprint"]
+
+
+def test_text_has_the_verdict_counts_and_errors(summary):
+    text = describe(summary)
+    assert summary["verdict"]["text"] in text
+    assert "6 tasks, 144 rows, 2 features" in text
+    assert text.count("← chosen") == 1
+    assert all(f"{level['error']:.1f}" in text for level in summary["path"]["levels"])
+
+
+def test_model_gives_its_summary_as_text(model, summary):
+    assert model.summary() == describe(summary)
+
+
+def _errors(*levels, n=40, seed=0):
+    """Errors of levels whose tasks' mean squares are the given numbers, up to noise that all levels share."""
+    noise = 1.0 + 0.2 * np.random.default_rng(seed).normal(size=n)
+    return FoldErrors(np.array([[value * noise] for value in levels]), np.ones((1, n)))
+
+
+def _named(*names):
+    return [{"name": name, "n_edges": 0} for name in names]
+
+
+def test_verdict_gives_gain_and_interval_over_the_best_simple_model():
+    errors = _errors(2.0, 1.0, 0.81)
+    levels = _named("pooled", "hub", "graph")
+    verdict = graph_verdict(levels, errors, 2, _graph((0, 1), n=40))
+    # √0.81 = 0.9: ten per cent below.
+    assert verdict["gain"] == pytest.approx(0.1, abs=0.02)
+    assert verdict["low"] < verdict["gain"] < verdict["high"]
+    assert verdict["against"] == "hub"
+    assert verdict["text"].startswith("The graph lowers the error by 10 %")
+
+
+def test_interval_covers_the_true_gain():
+    truth, hits = 0.1, 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        squared = np.stack([rng.exponential(1.0, (1, 60)), rng.exponential(0.81, (1, 60))])
+        gain = gain_over_simple(_named("hub", "graph"), FoldErrors(squared, np.ones((1, 60))), 1)
+        hits += gain["low"] <= truth <= gain["high"]
+    assert 0.88 <= hits / 200 <= 0.99
+
+
+def test_verdicts_of_the_simple_levels():
+    errors, levels = _errors(1.0, 0.9, 1.2), _named("pooled", "hub", "independent")
+    texts = [verdict_of(levels, errors, k, _graph(n=40))["text"] for k in range(3)]
+    assert texts[1] == "No structure found beyond the common model."
+    assert "One model serves all tasks" in texts[0]
+    assert "Sharing does not help" in texts[2]
+
+
+def test_a_graph_that_does_not_help_is_not_praised():
+    verdict = graph_verdict(_named("hub", "graph"), _errors(1.0, 1.0), 1, _graph((0, 1), n=40))
+    assert "lowers" not in verdict["text"]
+    worse = graph_verdict(_named("hub", "graph"), _errors(1.0, 1.21), 1, _graph((0, 1), n=40))
+    assert "raises the error by 10 %" in worse["text"]
+
+
+def test_without_folds_nothing_is_said_about_gains():
+    X, y, task = _rows()
+    options = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0, "validation": 0.25}
+    summary = summarize(GGMTLRegressor(**options).fit(X, y, tasks=task))
+    assert "gain" not in summary["verdict"]
+    assert all(task["gain"] is None and task["errors"] is None for task in summary["tasks"])
+    assert "lowers" not in describe(summary)
+
+
+def test_pooled_coefficients_are_shared_and_separate_ones_personal():
+    X, y, task = _rows(distance=0.0)
+    shared = {entry["word"] for entry in summarize(GGMTLRegressor().fit(X, y, tasks=task))["sharing"]}
+    assert shared == {"shared"}
+    X, y, task = _rows(distance=40.0)
+    fitted = summarize(GGMTLRegressor().fit(X, y, tasks=task))
+    shares = {entry["feature"]: entry["share"] for entry in fitted["sharing"]}
+    assert shares["x0"] < shares["intercept"]
+
+
+@pytest.mark.parametrize("method", [PooledRegressor, IndependentRegressor])
+def test_other_methods_have_a_summary_without_path(method):
+    X, y, task = _rows()
+    summary = summarize(method().fit(X, y, tasks=task))
+    assert json.dumps(summary, allow_nan=False)
+    assert summary["path"]["levels"] == []
+    assert "no links" in describe(summary)
+
+
+def test_one_task_is_said_to_be_alone():
+    X, y, _ = _rows()
+    assert "nothing can be shared" in describe(summarize(GGMTLRegressor().fit(X, y)))
+
+
+def test_saved_and_attached_models_still_have_a_summary(model, tmp_path):
+    model.save(tmp_path / "m.ggmtl")
+    loaded = load_model(tmp_path / "m.ggmtl")
+    text = describe(summarize(loaded))
+    assert summarize(model)["verdict"]["text"] in text
+    loaded.add_task(99)
+    grown = summarize(loaded)
+    assert grown["n_tasks"] == 7
+    assert json.dumps(grown, allow_nan=False)
+
+
+def test_names_cannot_steer_a_terminal():
+    assert one_line("a\x1b[31mb\nc\u202e") == "a\ufffd[31mb\ufffdc\ufffd"
+
+
+def test_level_without_models_has_no_edges_to_draw(model):
+    # What a file keeps of the levels that were not chosen: the name.
+    nothing = GraphFit(
+        "graph", np.empty((0, 2), int), np.empty(0), np.zeros(3), np.zeros(3), np.empty((0, 3)), 0.0
+    )
+    result = model._path_result
+    chosen = result.chosen
+    try:
+        levels = [fit if k == chosen else nothing for k, fit in enumerate(result.levels)]
+        model._path_result = replace(result, levels=tuple(levels))
+        stored = summarize(model)["path"]["levels"]
+    finally:
+        model._path_result = result
+    assert [level["edges"] is None for level in stored] == [k != chosen for k in range(len(stored))]
