@@ -15,10 +15,10 @@ from ggmtl.criteria.evidence import (
     hub_evidence,
     learn_edges,
     learn_hub,
-    report_leverages,
-    report_weights,
     select_graph,
 )
+from ggmtl.criteria.evidence_clusters import ClusterChoice, cluster_evidence
+from ggmtl.criteria.evidence_edges import changed_evidence
 from ggmtl.criteria.evidence_learning import _step
 from ggmtl.criteria.evidence_sampling import sampled_prior_terms
 from ggmtl.criteria.evidence_selection import flip_changes, largest_expected_f1
@@ -55,9 +55,7 @@ def direct_evidence(loss: LeastSquares, edges, values, coupling, hub, ridge: flo
         A[i * p : (i + 1) * p, i * p : (i + 1) * p] += loss.gram[i]
     right = loss.moment.ravel()
     Q = loss.target_square.sum() - right @ np.linalg.solve(A, right)
-    log_prior = sum(
-        np.log(np.linalg.eigvalsh(c * graph + h * centring)[1:]).sum() for c, h in zip(coupling, hub)
-    )
+    log_prior = sum(np.log(np.linalg.eigvalsh(c * graph + h * centring)[1:]).sum() for c, h in zip(coupling, hub))
     return 0.5 * ((loss.count.sum() - p) * np.log(Q) + np.linalg.slogdet(A)[1] - log_prior)
 
 
@@ -155,9 +153,7 @@ def test_equal_edges_over_all_pairs_are_a_hub(small):
     model, values = small
     n = model.loss.n_tasks
     edges = edge_evidence(replace(model, coupling=np.ones(3)), np.full(len(values), 1.0 / n))
-    assert edges.value == pytest.approx(
-        hub_evidence(model.loss, model.hub + 1.0, model.ridge).value, rel=1e-10
-    )
+    assert edges.value == pytest.approx(hub_evidence(model.loss, model.hub + 1.0, model.ridge).value, rel=1e-10)
 
 
 def test_gradients_match_central_differences(small):
@@ -165,9 +161,7 @@ def test_gradients_match_central_differences(small):
     found = edge_evidence(model, values)
     by_edge = central_differences(lambda e: edge_evidence(model, e).value, values)
     by_hub = central_differences(lambda h: edge_evidence(replace(model, hub=h), values).value, model.hub)
-    by_coupling = central_differences(
-        lambda c: edge_evidence(replace(model, coupling=c), values).value, model.coupling
-    )
+    by_coupling = central_differences(lambda c: edge_evidence(replace(model, coupling=c), values).value, model.coupling)
     np.testing.assert_allclose(found.edge_gradient, by_edge, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(found.hub_gradient, by_hub, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(found.coupling_gradient, by_coupling, rtol=1e-5, atol=1e-7)
@@ -182,6 +176,45 @@ def test_change_by_a_flip_is_exact(small):
         moved = values.copy()
         moved[edge] += delta
         assert predicted[edge] == pytest.approx(edge_evidence(model, moved).value - base, abs=1e-7)
+
+
+def test_low_rank_change_of_one_edge_equals_a_new_factor(small):
+    model, values = small
+    before = edge_evidence(model, values)
+    for edge, delta in ((0, 0.8), (7, -values[7]), (14, 3.0)):
+        moved = values.copy()
+        moved[edge] += delta
+        fresh, updated = edge_evidence(model, moved), changed_evidence(model, values, before, edge, delta)
+        assert updated.value == pytest.approx(fresh.value, rel=1e-10)
+        np.testing.assert_allclose(updated.coefficients, fresh.coefficients, atol=1e-8)
+        np.testing.assert_allclose(updated.exact_covariance(), fresh.exact_covariance(), atol=1e-7)
+        np.testing.assert_allclose(updated.edge_gradient, fresh.edge_gradient, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("member", [[0, 0, 1, 1, 0, 2], [0, 0, 0, 0, 0, 0], [0, 1, 2, 3, 3, 4]])
+def test_cluster_evidence_is_that_of_its_cliques(small, member):
+    model, _ = small
+    found = cluster_evidence(model.loss, np.array(member), 2.5, model.hub, model.coupling, model.ridge)
+    edges, values = ClusterChoice(np.array(member), 2.5, model.hub, 0.0, 0.0, found.coefficients).edges()
+    dense = edge_evidence(replace(model, edges=edges), values)
+    assert found.value == pytest.approx(dense.value, rel=1e-10)
+    np.testing.assert_allclose(found.coefficients, dense.coefficients, atol=1e-8)
+    assert found.strength_gradient == pytest.approx(dense.edge_gradient @ values / 2.5, rel=1e-6)
+    np.testing.assert_allclose(found.hub_gradient, dense.hub_gradient, rtol=1e-6)
+
+
+def test_derivatives_of_cluster_evidence_match_central_differences(small):
+    model, _ = small
+    member = np.array([0, 0, 1, 1, 0, 2])
+
+    def value(point):
+        return cluster_evidence(model.loss, member, point[0], point[1:], model.coupling, model.ridge).value
+
+    point = np.append(1.7, model.hub)
+    found = cluster_evidence(model.loss, member, 1.7, model.hub, model.coupling, model.ridge)
+    np.testing.assert_allclose(
+        np.append(found.strength_gradient, found.hub_gradient), central_differences(value, point), rtol=1e-5, atol=1e-7
+    )
 
 
 def test_evidence_needs_a_hub(small):
@@ -276,59 +309,67 @@ def choose(loss: LeastSquares):
     edges, hub = all_pairs(loss.n_tasks), learn_hub(loss)
     learned = learn_edges(loss, edges, hub.hub)
     choice = select_graph(EvidenceModel(loss, edges, learned.coupling, hub.hub), learned)
-    return edges, choice, report_weights(choice, learned.early_leverage)
+    return choice
 
 
 def test_well_separated_clusters_are_found():
     random = np.random.default_rng(0)
     member = np.arange(12) % 3
     loss = losses(random.standard_normal((3, 8))[member] + 0.1 * random.standard_normal((12, 8)), 40)
-    edges, choice, weights = choose(loss)
+    choice, edges = choose(loss), all_pairs(12)
     assert choice.kind == "clusters"
-    np.testing.assert_array_equal(weights > 0, member[edges[:, 0]] == member[edges[:, 1]])
+    np.testing.assert_array_equal(choice.edges, edges[member[edges[:, 0]] == member[edges[:, 1]]])
 
 
 def test_a_line_is_found():
     random = np.random.default_rng(0)
     loss = losses(np.cumsum(0.3 * random.standard_normal((12, 15)), axis=0), 150)
-    edges, choice, weights = choose(loss)
+    choice = choose(loss)
     assert choice.kind == "edges"
-    assert choice.gain > choice.description
-    np.testing.assert_array_equal(weights > 0, edges[:, 1] - edges[:, 0] == 1)
+    assert choice.score > 0
+    np.testing.assert_array_equal(choice.selected, choice.edges[:, 1] - choice.edges[:, 0] == 1)
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.1, 1.0])
 def test_tasks_alike_only_through_the_hub_get_no_edges(spread):
     random = np.random.default_rng(1)
     loss = losses(random.standard_normal(6) + spread * random.standard_normal((12, 6)), 30)
-    _, choice, weights = choose(loss)
+    choice = choose(loss)
     assert choice.kind == "hub"
-    assert not weights.any()
+    assert not choice.selected.any()
 
 
-def test_leverages_alone_report_a_line_and_nothing_without_relations():
+def test_edges_that_must_be_there_are_selected_even_between_strangers():
+    random = np.random.default_rng(1)
+    loss = losses(random.standard_normal((12, 6)), 30)
+    edges, hub = all_pairs(12), learn_hub(loss)
+    fixed = (edges == [2, 9]).all(axis=1)
+    model, learned = EvidenceModel(loss, edges, np.ones(6), hub.hub), learn_edges(loss, edges, hub.hub)
+    assert select_graph(model, learned).kind == "hub"
+    choice = select_graph(model, learned, fixed=fixed)
+    assert choice.kind == "edges"
+    assert choice.selected[fixed].all()
+    assert (choice.edge_values[fixed] > 0).all()
+
+
+def test_clusters_keep_to_the_pairs_that_are_allowed():
     random = np.random.default_rng(0)
-    line = losses(np.cumsum(0.3 * random.standard_normal((12, 15)), axis=0), 150)
-    apart = losses(random.standard_normal((12, 6)), 30)
-    edges = all_pairs(12)
-    learned = [learn_edges(loss, edges, learn_hub(loss).hub) for loss in (line, apart)]
-    reported = report_leverages(learned[0], 12) > 0
-    assert (reported >= (edges[:, 1] - edges[:, 0] == 1)).all()
-    assert reported.sum() <= 14
-    assert not report_leverages(learned[1], 12).any()
+    member = np.arange(12) % 3
+    loss = losses(random.standard_normal((3, 8))[member] + 0.1 * random.standard_normal((12, 8)), 40)
+    edges, hub = all_pairs(12), learn_hub(loss).hub
+    edges = edges[~(edges == [0, 3]).all(axis=1)]
+    model, learned = EvidenceModel(loss, edges, np.ones(8), hub), learn_edges(loss, edges, hub)
+    choice = select_graph(model, learned, any_pair=False)
+    assert not (choice.edges[choice.selected] == [0, 3]).all(axis=1).any()
 
 
 def test_comparing_graphs_needs_exact_evidence(small):
     model, _ = small
-    learned = learn_edges(
-        model.loss, model.edges, model.hub, max_iter=2, estimator=SampledEvidence(n_samples=4)
-    )
+    learned = learn_edges(model.loss, model.edges, model.hub, max_iter=2, estimator=SampledEvidence(n_samples=4))
     with pytest.raises(ParameterError, match="exact evidence"):
         select_graph(model, learned)
 
 
 def test_expected_f1_takes_all_equal_scores_and_no_hopeless_ones():
     np.testing.assert_array_equal(largest_expected_f1(np.full(5, 0.3)), True)
-    np.testing.assert_array_equal(
-        largest_expected_f1(np.array([1.0, 0.01, 1.0, 0.02])), [True, False, True, False]
-    )
+    np.testing.assert_array_equal(largest_expected_f1(np.array([1.0, 0.01, 1.0, 0.02])), [True, False, True, False])

@@ -223,9 +223,9 @@ def test_arrow_keys_and_enter_work_on_the_drawing(tab):
 
 def test_theme_follows_the_system_and_the_button(tab):
     tab.emulate_media(color_scheme="dark")
-    assert tab.get_attribute("html", "data-theme") == "dark"
+    tab.wait_for_selector("html[data-theme=dark]")
     tab.click("#theme")
-    assert tab.get_attribute("html", "data-theme") == "light"
+    tab.wait_for_selector("html[data-theme=light]")
 
 
 def test_a_page_without_links_says_so(browser, tmp_path):

@@ -240,7 +240,6 @@ def test_entries_show_mean_deviation_failures_and_absences():
     assert format_entry([None, None], "rmse") == "not computed"
     assert format_entry([{"error": "a|b"}], "rmse") == "none: a/b"
     assert "2 of 3 runs; the others: broken" in format_entry([*good, {"error": "broken"}], "rmse")
-    assert format_entry([{"rmse": 1.0, "edges": 0}], "f1") == "0.000"
     assert format_entry([{"rmse": 1.0}], "f1") == "no graph"
 
 

@@ -22,7 +22,6 @@ from ggmtl.criteria.evidence import (
     choose_clusters,
     hub_evidence,
     learn_edges,
-    report_weights,
     select_graph,
 )
 from ggmtl.solvers import prepare
@@ -69,9 +68,6 @@ def learn_by_evidence(
         return _free_edges(model, learned, fixed, unit)
     if choice.kind == "hub":
         return GraphFit("graph", hub.edges, hub.edge_values, hub.coupling, hub.hub, hub.coefficients, hub.value)
-    reported = report_weights(choice, learned.leverage)
-    if choice.kind == "edges":
-        reported = np.where(fixed, 1.0, reported)
     return _as_fit(
         choice.edges,
         choice.edge_values,
@@ -80,7 +76,7 @@ def learn_by_evidence(
         unit,
         value=hub.value - choice.score,
         iterations=len(learned.history),
-        reported=reported,
+        reported=choice.selected.astype(float),
         supported=True,
     )
 

@@ -10,7 +10,7 @@ from ggmtl.criteria.evidence_edges import EdgeEvidence, EvidenceModel, Expectati
 from ggmtl.criteria.evidence_hub import HubEvidence, HubStrength, hub_evidence, learn_hub
 from ggmtl.criteria.evidence_learning import EvidenceResult, learn_edges
 from ggmtl.criteria.evidence_sampling import SampledEvidence
-from ggmtl.criteria.evidence_selection import GraphChoice, choose_clusters, report_weights, select_graph
+from ggmtl.criteria.evidence_selection import GraphChoice, choose_clusters, select_graph
 
 __all__ = [
     "EdgeEvidence",
@@ -27,6 +27,5 @@ __all__ = [
     "hub_evidence",
     "learn_edges",
     "learn_hub",
-    "report_weights",
     "select_graph",
 ]

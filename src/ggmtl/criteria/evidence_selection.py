@@ -113,30 +113,47 @@ def select_graph(
     hub = GraphChoice("hub", model.edges, nothing > 0, nothing, model.hub, 0.0, 0.0, alone.coefficients)
     if not len(model.edges):
         return hub
-    best = _search_edges(model, learned, label, alone.value, fixed)
-    clusters = choose_clusters(
-        model, expected_distances(model, learned.evidence), label, alone.value, fixed=fixed, any_pair=any_pair
-    )
-    if clusters is not None and clusters.score > _MARGIN and clusters.gain >= _CLUSTER_SHARE * best.gain:
+    distances = expected_distances(model, learned.evidence)
+    clusters = choose_clusters(model, distances, label, alone.value, fixed=fixed, any_pair=any_pair)
+    # Free edge values gain more than any list, so that there is nothing to search where clusters nearly reach them.
+    free = alone.value - learned.evidence.value
+    if clusters is not None and clusters.score > 0 and clusters.gain >= _CLUSTER_SHARE * free:
         return clusters
-    return best if fixed.any() or (best.score > _MARGIN and best.selected.any()) else hub
+    best = _search_edges(model, learned, label, alone.value, fixed)
+    if clusters is not None and max(best.score, clusters.score) > 0 and clusters.gain >= _CLUSTER_SHARE * best.gain:
+        return clusters
+    if not fixed.any() and (best.score <= 0 or not best.selected.any()):
+        return hub
+    return _with_likely_edges(model, best, learned.leverage, label, fixed)
 
 
-def report_weights(choice: GraphChoice, leverage: np.ndarray) -> np.ndarray:
-    """Weights in [0, 1] of the reported graph, shape (m,); zero for edges that are not reported.
+def _with_likely_edges(
+    model: EvidenceModel, choice: GraphChoice, leverage: np.ndarray, label: np.ndarray, fixed: np.ndarray
+) -> GraphChoice:
+    """The list with the largest expected F1, strengths tuned to it; gain and description stay those of `choice`.
 
-    Clusters are reported as they are. For a list of edges, every candidate gets the score
+    Every candidate gets the score
 
         q = confidence² · [selected] + (1 − confidence²) · leverage^½
 
-    and the K edges of largest score are reported that maximise the expected F1, 2 Σ_{top K} q / (K + Σ q):
-    where the evidence is clear these are the selected edges, else others about as likely join them.
+    and the K edges of largest score are taken that maximise the expected F1, 2 Σ_{top K} q / (K + Σ q): where the
+    evidence is clear these are the selected edges, else others about as likely join them. Models predict no worse.
     """
-    if choice.kind != "edges":
-        return choice.selected.astype(float)
     part = choice.confidence**2
-    score = part * choice.selected + (1.0 - part) * np.sqrt(leverage)
-    return largest_expected_f1(score).astype(float)
+    selected = fixed | largest_expected_f1(part * choice.selected + (1.0 - part) * np.sqrt(leverage))
+    if (selected == choice.selected).all():
+        return choice
+    strength = float(choice.edge_values.max())
+    state = replace(model, hub=np.maximum(choice.hub, HUB_SHARE * model.hub))
+    state, strength = _tune(state, selected, strength, label, HUB_SHARE * float(np.median(model.hub)))
+    evidence = edge_evidence(state, strength * selected)
+    return replace(
+        choice,
+        selected=selected,
+        edge_values=strength * selected,
+        hub=state.hub,
+        coefficients=evidence.coefficients,
+    )
 
 
 def largest_expected_f1(score: np.ndarray) -> np.ndarray:

@@ -151,7 +151,7 @@
     else context.arc(x, y, r, 0, 6.2832);
   };
   const drawTasks = () => {
-    const focus = state.task !== null || state.edge !== null;
+    const focus = (state.task !== null && neighbours[state.task].length > 0) || state.edge !== null;
     const inEdge = (i) => state.edge !== null && (state.edge[0] === i || state.edge[1] === i);
     const card = tint("--card");
     context.lineWidth = n > 300 ? 0.6 : 1.4;

@@ -127,10 +127,10 @@ def compute_missing(
     if progress and missing:
         progress(0, len(missing), f"{len(set(cells)) - len(missing)} cells are known already")
     jobs = min(n_jobs or os.cpu_count() or 1, max(len(missing), 1))
-    results = Parallel(n_jobs=jobs, return_as="generator_unordered")(
+    results: Any = Parallel(n_jobs=jobs, return_as="generator_unordered")(
         delayed(_with_cell)(compute, cell) for cell in missing
     )
-    for done, (cell, result) in enumerate(results or (), start=1):
+    for done, (cell, result) in enumerate(results, start=1):
         cache.put(cell, result)
         if progress:
             progress(done, len(missing), f"{cell}: {_outcome(result)}")

@@ -214,7 +214,7 @@ def _scores(cell: Cell, method: Any, train: TaskData, test: TaskData, prediction
     out["edges"] = graph.n_edges
     if cell.seed == 0 and cell.method in DRAWN:
         out["graph"] = {"edges": graph.edges.tolist(), "weights": graph.weights.tolist()}
-    if train.graph is None or not graph.n_edges:
+    if train.graph is None:
         return out
     if cell.method == "ccmtl" and cell.protocol == "paper":
         graph = distance_weighted(graph, independent_models(replace(train, test=None)))

@@ -62,13 +62,9 @@ class BoostedTrees:
             raise InputError(f"boosted trees take {MAX_CATEGORIES} categories at most; there are "
                              f"{len(train.task_names)} tasks")  # fmt: skip
         self.names = train.task_names
+        options: dict[str, Any] = {"early_stopping": True, "categorical_features": [train.X.shape[1]]}
         trees = HistGradientBoostingRegressor(
-            learning_rate=0.05,
-            max_iter=400,
-            early_stopping=True,
-            n_iter_no_change=20,
-            categorical_features=[train.X.shape[1]],
-            random_state=0,
+            learning_rate=0.05, max_iter=400, n_iter_no_change=20, random_state=0, **options
         )
         self.model = GridSearchCV(trees, {"max_leaf_nodes": [4, 15]}, cv=3, scoring="neg_mean_squared_error")
         self.model.fit(self._table(train), train.y)

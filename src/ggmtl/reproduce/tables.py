@@ -10,7 +10,7 @@ import numpy as np
 
 from ggmtl.reproduce.cache import CellCache
 from ggmtl.reproduce.methods import LABELS
-from ggmtl.reproduce.plan import Section, Table
+from ggmtl.reproduce.plan import PEER_METHODS, Section, Table
 from ggmtl.reproduce.published import Number, method_printed, published_number
 
 MEASURE_NAMES = {
@@ -22,6 +22,7 @@ MEASURE_NAMES = {
 }
 _DECIMALS = 3
 NO_GRAPH = "no graph"
+WITHOUT_GRAPH = ("independent", "pooled", "hub", *PEER_METHODS)
 
 
 def write_table(table: Table, cache: CellCache, quick: bool) -> str:
@@ -59,7 +60,7 @@ def _section(section: Section, cache: CellCache, quick: bool) -> list[str]:
 
 
 def _block(section: Section, measure: str, cache: CellCache, quick: bool) -> list[str]:
-    methods = [m for m in section.methods if measure == "rmse" or _has_measure(section, m, measure, cache, quick)]
+    methods = [m for m in section.methods if measure == "rmse" or m not in WITHOUT_GRAPH]
     values = {
         (m, p): [cache.get(cell) for cell in section.cells(p, m, quick)] for m in methods for p in section.problems
     }
@@ -80,13 +81,6 @@ def _block(section: Section, measure: str, cache: CellCache, quick: bool) -> lis
     return ["| " + " | ".join(row) + " |" for row in rows]
 
 
-def _has_measure(section: Section, method: str, measure: str, cache: CellCache, quick: bool) -> bool:
-    results = [cache.get(cell) or {} for p in section.problems for cell in section.cells(p, method, quick)]
-    return any(measure in result or result.get("edges") == 0 for result in results) and any(
-        "edges" in result for result in results
-    ) and method not in ("independent", "pooled", "hub")  # fmt: skip
-
-
 def format_entry(results: Sequence[dict[str, Any] | None], measure: str) -> str:
     """Mean ± standard deviation of a measure over runs, or the reason why there is none."""
     known = [result for result in results if result is not None]
@@ -105,14 +99,8 @@ def format_entry(results: Sequence[dict[str, Any] | None], measure: str) -> str:
 
 
 def _values(results: Sequence[dict[str, Any]], measure: str) -> list[float]:
-    """The measure in every run that has it; a learned graph without edges scores recall, precision and F1 of 0."""
-    out = []
-    for result in results:
-        if measure in result:
-            out.append(result[measure])
-        elif result.get("edges") == 0 and measure in ("recall", "precision", "f1"):
-            out.append(0.0)
-    return out
+    """The measure in every run that has it."""
+    return [result[measure] for result in results if measure in result]
 
 
 def _mean(results: Sequence[dict[str, Any] | None], measure: str) -> float | None:

@@ -2,8 +2,9 @@
 
 from ggmtl.statistics.builder import StatisticsBuilder
 from ggmtl.statistics.folds import deal_folds, deal_holdout
-from ggmtl.statistics.moments import Scaling, TaskStatistics
+from ggmtl.statistics.moments import TaskStatistics
 from ggmtl.statistics.quadratic import FoldedLoss, LeastSquares, sum_of
+from ggmtl.statistics.scaling import Scaling
 
 __all__ = [
     "FoldedLoss",

@@ -1,4 +1,4 @@
-"""Statistics from rows that come in pieces: Σ_r z_r z_rᵀ per task and fold, in memory that the rows do not enter into."""
+"""Statistics of rows that come in pieces: Σ_r z_r z_rᵀ per task and fold, in memory that they do not fill."""
 
 from __future__ import annotations
 

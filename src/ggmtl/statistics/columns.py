@@ -24,7 +24,7 @@ class StreamOptions:
 
     task: str
     target: str
-    features: tuple[str, ...] | None = None
+    features: Iterable[str] | None = None
     sample_weight: str | None = None
     folds: int | None = None
     batch_rows: int | None = None
@@ -74,7 +74,7 @@ class ColumnPlan:
 def choose_features(schema: pa.Schema, options: StreamOptions, source: str) -> tuple[str, ...]:
     """The feature columns: those asked for, else all but task, target and weight. Unknown names are refused."""
     known, taken = list(schema.names), (options.task, options.target, options.sample_weight)
-    chosen = tuple(c for c in known if c not in taken) if options.features is None else options.features
+    chosen = tuple(c for c in known if c not in taken) if options.features is None else tuple(options.features)
     for column in [c for c in (*taken, *chosen) if c is not None]:
         if known.count(column) != 1:
             problem = f"has two columns {column!r}" if column in known else f"has no column {column!r}"
@@ -188,8 +188,8 @@ class RowReader:
         if unknown.any():
             row = int(unknown.argmax())
             raise InputError(
-                f"{self._source}: column {name!r} has the value {array[row].as_py()!r} (row {self._row + row}), which is "
-                f'not among its categories.{did_you_mean(array[row], values)} Add it to categories= or use "auto".'
+                f"{self._source}: column {name!r} has the value {array[row].as_py()!r} (row {self._row + row}), which "
+                f'is not among its categories.{did_you_mean(array[row], values)} Add it to categories= or use "auto".'
             )
         return [(codes == k).astype(np.float64) for k in range(1, len(values))]
 
@@ -234,7 +234,7 @@ def _check_numeric(column: str, kind: pa.DataType, source: str, rule: str) -> No
         raise InputError(f"{source}: column {column!r} is empty. Leave it out.")
     remedy = "Turn it into numbers first, or leave it out of features=."
     if _is_text(kind) and rule.startswith("features"):
-        remedy = f'Pass categories="auto" or categories={{{column!r}: [...]}} for one 0/1 feature per value, or leave it out.'
+        remedy = f'Pass categories="auto" or categories={{{column!r}: [...]}} for 0/1 features, or leave it out.'
     raise InputTypeError(f"{source}: column {column!r} is of type {kind}; {rule}. {remedy}")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from ggmtl.errors import InputError, InputTypeError, ParameterError, did_you_mean
 from ggmtl.kernels import segment_cross_products
 from ggmtl.statistics.folds import deal_folds
-from ggmtl.statistics.quadratic import LeastSquares
+from ggmtl.statistics.quadratic import LeastSquares, least_squares
 from ggmtl.statistics.readers import StreamReaders
 from ggmtl.tasks import TaskData, read_training
 
@@ -192,7 +192,7 @@ class TaskStatistics(StreamReaders):
     def least_squares(self, intercept: bool = False) -> LeastSquares:
         """The squared loss over all folds, of the columns as given, or with a constant column appended."""
         cross = self.transformed(np.zeros(self.n_features), np.ones(self.n_features), 0.0, 1.0).cross.sum(axis=0)
-        return _least_squares(cross, intercept)
+        return least_squares(cross, intercept)
 
     def _check_fold(self, k: int) -> None:
         if not 0 <= k < self.n_folds:
@@ -243,67 +243,6 @@ class TaskStatistics(StreamReaders):
         cross[:, np.searchsorted(names, left.task_names)] += left.cross
         cross[:, np.searchsorted(names, right.task_names)] += sign * right._about(left.origin)
         return TaskStatistics(cross, left.origin, names, left.feature_names, keep_folds)
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """Centre and scale of the columns, and whether a constant column is appended.
-
-    Models are fitted to z = ((x − center)/scale, 1) and (y − target_center)/target_scale.
-    """
-
-    center: np.ndarray
-    scale: np.ndarray
-    target_center: float
-    target_scale: float
-    intercept: bool
-
-    @classmethod
-    def from_statistics(cls, statistics: TaskStatistics, intercept: bool, standardize: bool) -> Scaling:
-        """Pooled mean and standard deviation of every column; no centring without an intercept."""
-        pooled = statistics.cross.sum(axis=(0, 1))
-        count = pooled[-2, -2]
-        shift = np.delete(pooled[-2], -2) / count
-        square = np.delete(np.diag(pooled), -2) / count
-        center = statistics.origin + shift
-        if intercept:
-            spread = np.sqrt(np.maximum(square - shift**2, 0.0))
-        else:
-            spread = np.sqrt(np.maximum(square - shift**2, 0.0) + center**2)
-            center = np.zeros_like(center)
-        # A column whose spread is rounding noise beside its mean is constant: leave it alone.
-        spread[spread <= 1e-11 * np.abs(statistics.origin + shift)] = 0.0
-        scale = np.where(spread > 0, spread, 1.0)
-        features = scale[:-1] if standardize else np.ones(len(scale) - 1)
-        return cls(center[:-1], features, float(center[-1]), float(scale[-1]), intercept)
-
-    def design(self, statistics: TaskStatistics) -> list[LeastSquares]:
-        """The squared loss of every fold in scaled units."""
-        scaled = statistics.transformed(self.center, self.scale, self.target_center, self.target_scale)
-        return [_least_squares(cross, self.intercept) for cross in scaled.cross]
-
-    def to_user_units(self, coefficients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Slopes (…, d) and intercepts (…,) in the units of the data."""
-        slopes = coefficients[..., : len(self.scale)] * (self.target_scale / self.scale)
-        intercept = self.target_center - slopes @ self.center
-        if self.intercept:
-            intercept = intercept + coefficients[..., -1] * self.target_scale
-        return slopes, intercept
-
-    def design_rows(self, X: np.ndarray) -> np.ndarray:
-        """Scaled features of new rows, with the constant column if there is one."""
-        scaled = (X - self.center) / self.scale
-        return np.column_stack([scaled, np.ones(len(X))]) if self.intercept else scaled
-
-
-def _least_squares(cross: np.ndarray, intercept: bool) -> LeastSquares:
-    columns = np.arange(cross.shape[-1] - (1 if intercept else 2))
-    return LeastSquares(
-        np.ascontiguousarray(cross[:, columns[:, None], columns]),
-        np.ascontiguousarray(cross[:, columns, -1]),
-        cross[:, -1, -1].copy(),
-        cross[:, -2, -2].copy(),
-    )
 
 
 def _congruence(cross: np.ndarray, shift: np.ndarray, unit: np.ndarray) -> np.ndarray:

@@ -56,6 +56,17 @@ class LeastSquares:
         return float(self.task_values(coefficients).sum())
 
 
+def least_squares(cross: np.ndarray, intercept: bool) -> LeastSquares:
+    """The loss that cross products of (x, 1, y) define, shape (n, d+2, d+2), with or without the constant column."""
+    columns = np.arange(cross.shape[-1] - (1 if intercept else 2))
+    return LeastSquares(
+        np.ascontiguousarray(cross[:, columns[:, None], columns]),
+        np.ascontiguousarray(cross[:, columns, -1]),
+        cross[:, -1, -1].copy(),
+        cross[:, -2, -2].copy(),
+    )
+
+
 def sum_of(losses: Iterable[LeastSquares]) -> LeastSquares:
     """The loss over the union of rows."""
     first, *rest = losses

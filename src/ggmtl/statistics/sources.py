@@ -157,12 +157,9 @@ def _list_files(text: str, file_format: str) -> list[str]:
     if os.path.isdir(text):
         return _in_folder(Path(text), file_format)
     found = sorted(glob.glob(text, recursive=True))
-    files = [
-        file for part in found for file in ([part] if os.path.isfile(part) else _in_folder(Path(part), file_format))
-    ]
-    if not files:
+    if not found:
         raise InputError(f"There is no file {text!r}. Give a {file_format} file, a folder of them, or a glob pattern.")
-    return files
+    return [file for part in found for file in _list_files(part, file_format)]
 
 
 def _in_folder(folder: Path, file_format: str) -> list[str]:

@@ -70,10 +70,8 @@ def _all_categories(frame: Any, columns: list[str]) -> dict[str, list[Any]]:
     return found
 
 
-def _partial(
-    plan: ColumnPlan, options: StreamOptions
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def of_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _partial(plan: ColumnPlan, options: StreamOptions) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    def of_partition(batches: Iterator[Any]) -> Iterator[Any]:
         return _as_row(partial_statistics((("A partition", batch) for batch in batches), plan, options))
 
     return of_partition
@@ -95,7 +93,7 @@ def _as_row(statistics: TaskStatistics | None) -> Iterator[pa.RecordBatch]:
     content = to_bytes(statistics)
     if len(content) > _MOST_BYTES:
         raise InputError(
-            f"The statistics of {statistics.n_tasks} tasks take {len(content):,} bytes, more than the two gigabytes that "
-            "a Spark row can hold. Use fewer folds or features, or split the tasks and join the statistics with +."
+            f"The statistics of {statistics.n_tasks} tasks take {len(content):,} bytes, more than the two gigabytes "
+            "that a Spark row can hold. Use fewer folds or features, or split the tasks and join the statistics with +."
         )
     yield arrow.RecordBatch.from_arrays([arrow.array([content], type=arrow.binary())], names=["statistics"])
