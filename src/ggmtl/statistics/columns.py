@@ -74,7 +74,10 @@ class ColumnPlan:
 def choose_features(schema: pa.Schema, options: StreamOptions, source: str) -> tuple[str, ...]:
     """The feature columns: those asked for, else all but task, target and weight. Unknown names are refused."""
     known, taken = list(schema.names), (options.task, options.target, options.sample_weight)
-    chosen = tuple(c for c in known if c not in taken) if options.features is None else tuple(options.features)
+    chosen = tuple(options.features or ())
+    if options.features is None:
+        # pandas writes its row numbers under this name; they are no feature.
+        chosen = tuple(c for c in known if c not in taken and not c.startswith("__index_level_"))
     for column in [c for c in (*taken, *chosen) if c is not None]:
         if known.count(column) != 1:
             problem = f"has two columns {column!r}" if column in known else f"has no column {column!r}"

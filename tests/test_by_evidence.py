@@ -1,0 +1,104 @@
+"""Learning by evidence: what must be linked is, what may not be is not, clusters also among many tasks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ggmtl.bilevel import Settings, by_evidence, learn_by_evidence
+from ggmtl.candidates import KNN, Complete
+from ggmtl.path import candidate_models, hub_level
+from ggmtl.statistics import LeastSquares
+
+
+def losses(models: np.ndarray, n_rows: int, seed: int = 0) -> LeastSquares:
+    random = np.random.default_rng(seed)
+    X = random.standard_normal((len(models), n_rows, models.shape[1]))
+    y = np.einsum("tnd,td->tn", X, models) + random.standard_normal((len(models), n_rows))
+    counts = np.full(len(models), float(n_rows))
+    return LeastSquares(np.matmul(X.transpose(0, 2, 1), X), np.einsum("tnd,tn->td", X, y), (y**2).sum(axis=1), counts)
+
+
+def learn(loss: LeastSquares, rule=None):
+    settings = Settings("squared_l2", rule or KNN(), None, True, np.ones(loss.n_features, dtype=bool))
+    hub = hub_level(loss, settings)
+    candidates = settings.candidates.propose(candidate_models(loss, settings, hub), np.arange(loss.n_tasks))
+    return learn_by_evidence(loss, settings, candidates, hub)
+
+
+def reported(fit) -> set[tuple[int, int]]:
+    return {tuple(edge) for edge in fit.edges[fit.reported_weights > 0].tolist()}
+
+
+def clustered(n_tasks: int, n_clusters: int, n_features: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    member = np.arange(n_tasks) % n_clusters
+    centres = random.standard_normal((n_clusters, n_features))
+    return centres[member] + 0.1 * random.standard_normal((n_tasks, n_features)), member
+
+
+def cliques(member: np.ndarray) -> set[tuple[int, int]]:
+    i, j = np.triu_indices(len(member), 1)
+    alike = member[i] == member[j]
+    return set(zip(i[alike].tolist(), j[alike].tolist()))
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_must_link_is_in_the_graph_and_reported(exact, monkeypatch):
+    if not exact:
+        monkeypatch.setattr(by_evidence, "EXACT_SIZE", 0)
+        monkeypatch.setattr(by_evidence, "CLUSTER_TASKS", 0)
+    loss = losses(np.random.default_rng(1).standard_normal((12, 6)), 30)
+    fit = learn(loss, Complete(must_link=[(2, 9), (0, 5)]))
+    assert {(2, 9), (0, 5)} <= reported(fit)
+    assert fit.supported
+    assert (fit.edge_values[fit.reported_weights > 0] > 0).all()
+
+
+def test_every_reported_edge_takes_part_in_the_models():
+    random = np.random.default_rng(0)
+    loss = losses(np.cumsum(0.3 * random.standard_normal((12, 15)), axis=0), 30)
+    fit = learn(loss)
+    assert fit.supported
+    assert len(reported(fit)) == len(fit.edges)
+    assert (fit.edge_values > 0).all()
+
+
+def test_forbidden_pairs_stay_out_of_clusters():
+    models, member = clustered(12, 3, 8)
+    assert reported(learn(losses(models, 40))) == cliques(member)
+    assert (0, 3) not in reported(learn(losses(models, 40), Complete(forbid=[(0, 3)])))
+
+
+def test_clusters_are_found_among_many_tasks_whatever_the_candidates():
+    models, member = clustered(150, 10, 8)
+    loss = losses(models, 40)
+    assert loss.moment.size > by_evidence.EXACT_SIZE
+    fit = learn(loss, KNN(4))
+    assert fit.supported
+    assert reported(fit) == cliques(member)
+
+
+def test_a_long_line_is_not_taken_for_clusters(monkeypatch):
+    monkeypatch.setattr(by_evidence, "EXACT_SIZE", 200)
+    random = np.random.default_rng(0)
+    loss = losses(np.cumsum(0.3 * random.standard_normal((60, 10)), axis=0), 60)
+    fit = learn(loss, KNN(6))
+    found = reported(fit)
+    true = {(k, k + 1) for k in range(59)}
+    assert len(found & true) > 50
+    assert len(found) < 130
+
+
+def test_models_of_the_sampled_graph_solve_its_system(monkeypatch):
+    monkeypatch.setattr(by_evidence, "EXACT_SIZE", 0)
+    monkeypatch.setattr(by_evidence, "CLUSTER_TASKS", 0)
+    loss = losses(np.random.default_rng(2).standard_normal((10, 4)), 15)
+    fit = learn(loss)
+    gradient = np.einsum("nij,nj->ni", loss.gram, fit.coefficients) - loss.moment
+    gradient += fit.hub * (fit.coefficients - fit.coefficients.mean(axis=0))
+    for (i, j), value in zip(fit.edges, fit.edge_values):
+        pull = value * fit.coupling * (fit.coefficients[i] - fit.coefficients[j])
+        gradient[i] += pull
+        gradient[j] -= pull
+    assert np.abs(gradient).max() < 1e-3 * np.abs(loss.moment).max()
