@@ -101,4 +101,4 @@ def test_models_of_the_sampled_graph_solve_its_system(monkeypatch):
         pull = value * fit.coupling * (fit.coefficients[i] - fit.coefficients[j])
         gradient[i] += pull
         gradient[j] -= pull
-    assert np.abs(gradient).max() < 1e-3 * np.abs(loss.moment).max()
+    assert np.abs(gradient).max() < 1e-5 * np.abs(loss.moment).max()

@@ -11,7 +11,7 @@ from ggmtl.bilevel import GraphFit
 from ggmtl.datasets import make_clusters, make_line
 from ggmtl.path import FoldErrors, choose, hub_level, independent_level, learn_levels, pooled_level
 from ggmtl.statistics import FoldedLoss, Scaling, TaskStatistics
-from tests.test_bilevel import folded_of, settings_of
+from test_bilevel import folded_of, settings_of
 
 
 @pytest.fixture(scope="module")

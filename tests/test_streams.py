@@ -222,6 +222,7 @@ def test_folds_take_the_bytes_that_the_formula_says(frame):
 def test_many_tasks_are_summed_a_few_at_a_time(monkeypatch):
     # A buffer of 4 kB makes every limit bind: products in slices, growth by an eighth, sorting in place.
     monkeypatch.setattr(builder_module, "_BUFFER_BYTES", 4096)
+    monkeypatch.setattr(builder_module, "_PRODUCT_BYTES", 4096)
     frame = make_frame(rows=2500, n_tasks=400)
     builder = StatisticsBuilder(["price", "visitors", "holiday"], folds=2, batch_rows=900)
     for first in range(0, len(frame), 130):

@@ -97,7 +97,14 @@ class KNN(Candidates):
 
 @dataclass(frozen=True)
 class Complete(Candidates):
-    """All pairs of tasks."""
+    """All pairs of tasks.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Complete(forbid=[("a", "c")]).propose(np.zeros((3, 1)), np.array(["a", "b", "c"])).edges.tolist()
+    [[0, 1], [1, 2]]
+    """
 
     must_link: Sequence[tuple[Any, Any]] = ()
     forbid: Sequence[tuple[Any, Any]] = ()
@@ -129,6 +136,13 @@ class Coordinates(Candidates):
     k : int
         Neighbours of each task.
     must_link, forbid : sequences of pairs of task labels
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> places = {"Bonn": (7.1, 50.7), "Cologne": (7.0, 50.9), "Munich": (11.6, 48.1)}
+    >>> Coordinates(places, k=1).propose(np.zeros((3, 1)), np.array(["Bonn", "Cologne", "Munich"])).edges.tolist()
+    [[0, 1], [0, 2]]
     """
 
     xy: Any

@@ -28,7 +28,7 @@ from ggmtl.errors import SingularSystemError
 # approximately (or, without pyamg, a sparse factor exactly: slower where the graph is no surface).
 _DENSE_TASKS = 600
 # Up to this ratio of coupling to data block-Jacobi alone takes at most 25 iterations to 1e-8 (on latent graphs of one
-# to twenty dimensions), each a fifth of the cost of a two-level cycle.
+# to twenty dimensions), each a third to a seventh of the cost of a two-level iteration.
 _WEAK_COUPLING = 5.0
 # Tasks whose gram matrices have, on average, less than this share of their directions in use leave much of the
 # system to the graph alone; a second smoothing step then pays for itself.

@@ -63,6 +63,14 @@ class BMSLRegressor(TaskRegressor):
     effective_sample_size_, r_hat_ : dict
         Diagnostics of ``"noise_precision"`` and ``"squared_norm"`` (‖w_i∘β‖²; one per task) and
         ``"log_posterior"``. An R̂ above 1.1 is warned of.
+
+    Examples
+    --------
+    >>> from ggmtl.datasets import make_clusters
+    >>> data = make_clusters(2, n_tasks=6, n_features=2, n_samples=10, random_state=0)
+    >>> model = BMSLRegressor(n_warmup=100, n_samples=200, random_state=0).fit(data.X, data.y, tasks=data.tasks)
+    >>> model.coef_.shape, model.inclusion_.shape
+    ((6, 2), (2,))
     """
 
     def __init__(

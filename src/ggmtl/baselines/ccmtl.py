@@ -53,6 +53,14 @@ class CCMTLRegressor(TaskRegressor):
         λ.
     validation_error_ : float or None
         Mean squared error on held-out rows, where λ was chosen by cross-validation.
+
+    Examples
+    --------
+    >>> from ggmtl.datasets import make_clusters
+    >>> data = make_clusters(2, n_tasks=6, n_features=2, n_samples=10, random_state=0)
+    >>> model = CCMTLRegressor(strength=1.0, n_neighbors=2).fit(data.X, data.y, tasks=data.tasks)
+    >>> model.coef_.shape, model.graph_.n_tasks
+    ((6, 2), 6)
     """
 
     def __init__(

@@ -132,6 +132,14 @@ class MSSLRegressor(TaskRegressor):
         Objective after every iteration.
     n_iter_, converged_, validation_error_
         Iterations, whether they settled, and the mean squared error on held-out rows (None if none were).
+
+    Examples
+    --------
+    >>> from ggmtl.datasets import make_clusters
+    >>> data = make_clusters(2, n_tasks=6, n_features=2, n_samples=10, random_state=0)
+    >>> model = MSSLRegressor(strength=0.1, sparsity=0.01).fit(data.X, data.y, tasks=data.tasks)
+    >>> model.coef_.shape, model.graph_.n_tasks
+    ((6, 2), 6)
     """
 
     def __init__(

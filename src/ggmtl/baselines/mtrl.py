@@ -131,6 +131,14 @@ class MTRLRegressor(TaskRegressor):
         Objective after every iteration.
     n_iter_, converged_, validation_error_
         Iterations, whether they settled, and the mean squared error on held-out rows (None if none were).
+
+    Examples
+    --------
+    >>> from ggmtl.datasets import make_clusters
+    >>> data = make_clusters(2, n_tasks=6, n_features=2, n_samples=10, random_state=0)
+    >>> model = MTRLRegressor(strength=0.1, ridge=0.01).fit(data.X, data.y, tasks=data.tasks)
+    >>> model.coef_.shape, model.graph_.n_tasks
+    ((6, 2), 6)
     """
 
     def __init__(

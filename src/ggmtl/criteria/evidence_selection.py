@@ -122,9 +122,9 @@ def select_graph(
     best = _search_edges(model, learned, label, alone.value, fixed)
     if clusters is not None and max(best.score, clusters.score) > 0 and clusters.gain >= _CLUSTER_SHARE * best.gain:
         return clusters
-    if not fixed.any() and (best.score <= 0 or not best.selected.any()):
-        return hub
-    return _with_likely_edges(model, best, learned.leverage, label, fixed)
+    if best.score > 0 and best.selected.any():
+        return _with_likely_edges(model, best, learned.leverage, label, fixed)
+    return best if fixed.any() else hub
 
 
 def _with_likely_edges(
@@ -204,7 +204,7 @@ def _search_edges(
     # Learned beside all candidates, the hub is far too weak beside n edges.
     state = replace(model, hub=np.maximum(learned.hub, HUB_SHARE * model.hub))
     offset = HUB_SHARE * float(np.median(model.hub))
-    evidence = None
+    evidence = learned.evidence
     for _ in range(_ROUNDS):
         if selected.any():
             state, strength = _tune(state, selected, strength, label, offset)

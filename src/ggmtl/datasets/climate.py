@@ -31,6 +31,10 @@ def load_temperature_normals(path: str | Path, horizon: int = 8, every: int = 1)
 
     The first 20 % of each station's rows are for training, the later ones are in `test`; `every` keeps every
     k-th.
+
+    Examples
+    --------
+    >>> load_temperature_normals("normals.csv", horizon=8)  # doctest: +SKIP
     """
     path = user_file(path)
     read = {".csv": _normals_from_csv, ".npz": _normals_from_npz}.get(path.suffix.lower())
@@ -55,6 +59,10 @@ def load_climate_grid(path: str | Path, partition: int | None = None) -> TaskDat
     path : str or Path
     partition : {None, 0, 1, 2, 3, 4}
         None: all rows. k: 50 years from the first year + 10k on for training and the next ten in `test`.
+
+    Examples
+    --------
+    >>> load_climate_grid("south_america.csv", partition=0)  # doctest: +SKIP
     """
     path = user_file(path)
     read = {".csv": _grid_from_csv, ".npz": _grid_from_npz}.get(path.suffix.lower())

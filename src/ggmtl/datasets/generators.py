@@ -69,6 +69,11 @@ def make_tree(
     """Tasks on a binary tree: w_t = w_{t'} + 0.1 u∘b with parent t' = ⌊(t − 1)/2⌋ and w_0 ~ N(1, I).
 
     31 tasks make a tree of five full levels. Parameters and result as in :func:`make_line`.
+
+    Examples
+    --------
+    >>> make_tree(n_tasks=7, random_state=0).graph.edges.tolist()
+    [[0, 1], [0, 2], [1, 3], [1, 4], [2, 5], [2, 6]]
     """
     _check_sizes(n_tasks=n_tasks, n_features=n_features, n_samples=n_samples)
     parents = (np.arange(n_tasks) - 1) // 2
@@ -88,6 +93,11 @@ def make_star(
 
     The centre, task 0, copies two coordinates of each of ten leaves; with other sizes, the features are
     dealt to the leaves in equal runs. Parameters and result as in :func:`make_line`.
+
+    Examples
+    --------
+    >>> make_star(random_state=0).graph.degrees().tolist()
+    [10.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     """
     _check_sizes(n_tasks=n_tasks, n_features=n_features, n_samples=n_samples)
     n_leaves = n_tasks - 1
@@ -118,6 +128,12 @@ def make_clusters(
 
     The true graph is a union of cliques. Clusters are runs of consecutive tasks whose sizes differ by at
     most one. Other parameters and result as in :func:`make_line`.
+
+    Examples
+    --------
+    >>> data = make_clusters(random_state=0)
+    >>> data.X.shape, data.graph
+    ((750, 10), TaskGraph(50 tasks, 225 edges))
     """
     _check_sizes(n_clusters=n_clusters, n_tasks=n_tasks, n_features=n_features, n_samples=n_samples)
     if n_clusters > n_tasks:

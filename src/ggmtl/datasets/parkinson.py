@@ -45,6 +45,12 @@ def load_parkinson(
         A comma-separated file with the same columns. Not hash-checked.
     download : bool
         Fetch the file when it is neither below ``GGMTL_DATA_HOME`` nor in the cache.
+
+    Examples
+    --------
+    >>> data = load_parkinson()  # doctest: +SKIP
+    >>> data.X.shape, len(data.task_names)  # doctest: +SKIP
+    ((5875, 18), 42)
     """
     found = find_file(PARKINSON, path, download)
     names = (*PERSON, *VOICE, TIME) if test_time else (*PERSON, *VOICE)

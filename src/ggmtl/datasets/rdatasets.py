@@ -17,6 +17,12 @@ def load_exam() -> TaskData:
     the verbal reasoning test, else bottom). Of the school, so constant within a task: ``schavg`` (mean
     reading test), ``girls``, ``boys`` (else mixed), ``vr_mid``, ``vr_top`` (else bottom). The table's
     ``type`` says no more than girls or boys.
+
+    Examples
+    --------
+    >>> data = load_exam()
+    >>> data.X.shape, len(data.task_names)
+    ((4059, 9), 65)
     """
     table = _table("Exam", ("school", "normexam", "standLRT", "sex", "intake", "schavg", "schgend", "vr"))
     features = {
@@ -38,6 +44,12 @@ def load_hsb82() -> TaskData:
 
     Of the pupil: ``ses`` (social and economic status), ``minority``, ``female``. Of the school, so constant
     within a task: ``meanses`` and ``catholic``. The table's ``cses`` is ses − meanses and left out.
+
+    Examples
+    --------
+    >>> data = load_hsb82()
+    >>> data.X.shape, len(data.task_names)
+    ((7185, 5), 160)
     """
     table = _table("Hsb82", ("school", "mAch", "ses", "minrty", "sx", "meanses", "sector"))
     features = {

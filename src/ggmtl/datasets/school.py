@@ -35,6 +35,12 @@ def load_school(path: str | Path | None = None, download: bool = False) -> TaskD
     -------
     TaskData
         Tasks 1, 2, …; features ``f0, f1, …``, in the order of the file.
+
+    Examples
+    --------
+    >>> data = load_school()  # doctest: +SKIP
+    >>> data.X.shape, len(data.task_names)  # doctest: +SKIP
+    ((15362, 27), 139)
     """
     found = find_file(SCHOOL, path, download)
     cells = read_mat(found, ("X", "Y"))

@@ -43,6 +43,12 @@ def load_computer(path: str | Path | None = None, download: bool = False) -> Tas
         A MATLAB 5 file with ``likeBuy`` (people, rows) and ``designMarix`` (rows, columns). Not hash-checked.
     download : bool
         As for the other loaders; this file has no stable address, so True only says where to get it.
+
+    Examples
+    --------
+    >>> data = load_computer()  # doctest: +SKIP
+    >>> data.X.shape, len(data.task_names)  # doctest: +SKIP
+    ((3800, 13), 190)
     """
     found = find_file(COMPUTER, path, download)
     variables = read_mat(found, ("likeBuy", "designMarix"))
@@ -74,6 +80,12 @@ def load_sales(lags: int = 5, path: str | Path | None = None, download: bool = F
         A comma-separated file with columns ``Product_Code, W0, …, W51``. Not hash-checked.
     download : bool
         Fetch the file when it is neither below ``GGMTL_DATA_HOME`` nor in the cache.
+
+    Examples
+    --------
+    >>> data = load_sales()  # doctest: +SKIP
+    >>> len(data.task_names), data.X.shape[1]  # doctest: +SKIP
+    (811, 5)
     """
     found = find_file(SALES, path, download)
     weeks = tuple(f"W{k}" for k in range(WEEKS))

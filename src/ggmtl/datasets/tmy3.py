@@ -69,6 +69,12 @@ def load_tmy3(
     -------
     TaskData
         Tasks are station names; `coordinates` are (longitude, latitude).
+
+    Examples
+    --------
+    >>> data = load_tmy3(109, horizon=8, every=8)  # doctest: +SKIP
+    >>> len(data.task_names), data.X.shape[1]  # doctest: +SKIP
+    (109, 30)
     """
     if n_stations not in STATION_COUNTS:
         raise ParameterError(f"n_stations must be 109, 490 or 1020. Got {n_stations!r} instead.")

@@ -67,6 +67,16 @@ class EdgeExplanation:
     features : tuple of FeatureAgreement
     common_neighbours : tuple
         Tasks linked to both.
+
+    Examples
+    --------
+    >>> from ggmtl import GGMTLRegressor
+    >>> from ggmtl.datasets import make_clusters
+    >>> data = make_clusters(3, n_tasks=12, n_features=4, random_state=0)
+    >>> model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
+    >>> explanation = explain_edge(model, 0, 1)
+    >>> explanation.linked, explanation.held_out, len(explanation.features)
+    (True, True, 5)
     """
 
     tasks: tuple[Any, Any]
@@ -122,6 +132,17 @@ def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
         Fitted, with its statistics (a loaded model: saved with ``keep_statistics=True``).
     a, b
         Labels of two tasks.
+
+    Examples
+    --------
+    >>> from ggmtl import GGMTLRegressor
+    >>> from ggmtl.datasets import make_clusters
+    >>> data = make_clusters(3, n_tasks=12, n_features=4, random_state=0)
+    >>> model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
+    >>> explain_edge(model, 0, 1).describe().startswith("0 and 1 are linked")
+    True
+    >>> explain_edge(model, 0, 11).linked
+    False
     """
     i, j = _positions(model, a, b)
     model._kept_statistics("explain_edge")

@@ -27,7 +27,13 @@ from ggmtl.tasks import read_labels
 
 @dataclass(frozen=True)
 class GraphScores:
-    """Agreement of a learned graph with the true one; each score is in [0, 1], and more is better."""
+    """Agreement of a learned graph with the true one; each score is in [0, 1], and more is better.
+
+    Examples
+    --------
+    >>> GraphScores(accuracy=1.0, recall=1.0, precision=0.5, f1=2 / 3, average_precision=1.0).precision
+    0.5
+    """
 
     accuracy: float
     recall: float
@@ -80,6 +86,12 @@ def covariance_to_graph(matrix: Any, task_names: Sequence[Any] | np.ndarray | No
     """Read a covariance of tasks as a graph, as the paper does: B = max(Σ, 0), B_ii = 0, B / max B.
 
     Without a positive entry off the diagonal, the graph has no edge.
+
+    Examples
+    --------
+    >>> graph = covariance_to_graph([[2.0, 1.0, -1.0], [1.0, 2.0, 0.5], [-1.0, 0.5, 2.0]])
+    >>> graph.edges.tolist(), graph.weights.tolist()
+    ([[0, 1], [1, 2]], [1.0, 0.5])
     """
     values = np.array(_square(matrix, "matrix"), dtype=np.float64)
     np.fill_diagonal(values, 0.0)
@@ -92,12 +104,24 @@ def covariance_to_graph(matrix: Any, task_names: Sequence[Any] | np.ndarray | No
 
 
 def task_rmse(y_true: Any, y_pred: Any, tasks: Any) -> float:
-    """Mean over tasks of the root mean square error within a task: (1/n) Σ_i √(‖y_i − ŷ_i‖²/N_i)."""
+    """Mean over tasks of the root mean square error within a task: (1/n) Σ_i √(‖y_i − ŷ_i‖²/N_i).
+
+    Examples
+    --------
+    >>> task_rmse([0, 0, 0], [1, 1, 3], ["a", "a", "b"])
+    2.0
+    """
     return float(per_task_table(y_true, y_pred, tasks)["rmse"].mean())
 
 
 def pooled_rmse(y_true: Any, y_pred: Any) -> float:
-    """Root mean square error over all rows, whatever their task: √(‖y − ŷ‖²/N)."""
+    """Root mean square error over all rows, whatever their task: √(‖y − ŷ‖²/N).
+
+    Examples
+    --------
+    >>> pooled_rmse([0, 0, 0, 0], [1, 1, 1, 5])
+    2.6457513110645907
+    """
     return float(np.sqrt(np.mean(_errors(y_true, y_pred) ** 2)))
 
 
@@ -108,6 +132,12 @@ def per_task_table(y_true: Any, y_pred: Any, tasks: Any) -> dict[str, np.ndarray
     -------
     dict of arrays of shape (n,)
         ``task``, ``rows`` (their number), ``rmse``, ``mae`` (mean absolute error), ``bias`` (mean error).
+
+    Examples
+    --------
+    >>> table = per_task_table([0, 0, 0], [1, -1, 3], ["a", "a", "b"])
+    >>> {name: column.tolist() for name, column in table.items() if name in ("task", "rmse", "bias")}
+    {'task': ['a', 'b'], 'rmse': [1.0, 3.0], 'bias': [0.0, 3.0]}
     """
     error = _errors(y_true, y_pred)
     names, index = np.unique(read_labels(tasks, "tasks", len(error)), return_inverse=True)

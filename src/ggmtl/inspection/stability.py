@@ -50,6 +50,16 @@ class EdgeStability:
     low, high : arrays of shape (m,)
         5 % and 95 % points of the weight over resamples, zero where not selected.
     n_resamples : int
+
+    Examples
+    --------
+    >>> from ggmtl import GGMTLRegressor
+    >>> from ggmtl.datasets import make_clusters
+    >>> data = make_clusters(3, n_tasks=12, n_features=4, random_state=0)
+    >>> model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
+    >>> stability = edge_stability(model, data.X, data.y, n_resamples=3, tasks=data.tasks)
+    >>> sorted(stability.table()[0])
+    ['frequency', 'high', 'low', 'task_a', 'task_b', 'weight']
     """
 
     task_names: np.ndarray
@@ -111,6 +121,16 @@ def edge_stability(
         Bootstrap resamples.
     n_jobs : int, optional
         Processes.
+
+    Examples
+    --------
+    >>> from ggmtl import GGMTLRegressor
+    >>> from ggmtl.datasets import make_clusters
+    >>> data = make_clusters(3, n_tasks=12, n_features=4, random_state=0)
+    >>> model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
+    >>> stability = edge_stability(model, data.X, data.y, n_resamples=3, tasks=data.tasks)
+    >>> stability.n_resamples, stability.graph(frequency=0.8).n_tasks
+    (3, 12)
     """
     if n_resamples != int(n_resamples) or n_resamples < 1:
         raise ParameterError(f"n_resamples must be a whole number of at least 1. Got {n_resamples!r} instead.")

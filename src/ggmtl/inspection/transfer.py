@@ -72,6 +72,16 @@ class TransferReport:
         own interval and far from the gains of the other tasks.
     verdict : str
         One sentence.
+
+    Examples
+    --------
+    >>> from ggmtl import GGMTLRegressor
+    >>> from ggmtl.datasets import make_clusters
+    >>> data = make_clusters(3, n_tasks=12, n_features=4, random_state=0)
+    >>> model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
+    >>> report = transfer_report(model)
+    >>> report.levels, report.errors.shape
+    (('pooled', 'hub', 'graph', 'independent'), (12, 4))
     """
 
     tasks: np.ndarray
@@ -105,6 +115,16 @@ def transfer_report(model: GGMTLRegressor, X: Any = None, y: Any = None, tasks: 
     X, y, tasks : optional
         Rows to cross-validate a copy of the model on; by default the errors of the model's own cross-validation,
         which need no rows.
+
+    Examples
+    --------
+    >>> from ggmtl import GGMTLRegressor
+    >>> from ggmtl.datasets import make_clusters
+    >>> data = make_clusters(3, n_tasks=12, n_features=4, random_state=0)
+    >>> model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
+    >>> report = transfer_report(model)
+    >>> report.chosen, report.gain_over_alone.share > 0
+    ('graph', True)
     """
     if X is not None:
         model = clone(model).fit(X, y, tasks)

@@ -94,7 +94,7 @@ def inverse_blocks(gram: np.ndarray, diagonal: np.ndarray) -> np.ndarray:
 
 def block_product(blocks: np.ndarray, values: np.ndarray) -> np.ndarray:
     """blocks_i · values_i for symmetric blocks (n, p, p) and values (n, p) or (n, p, r)."""
-    # With many columns NumPy's matrix products are as fast as any loop.
+    # Many columns are ordinary matrix products, which NumPy hands to BLAS.
     if values.ndim == 3:
         return reference.block_product(blocks, values)
     return _kernels().block_product(_input(blocks), _input(values))

@@ -191,23 +191,6 @@ def system_product(operator, values):
 
 
 @njit(cache=True, nogil=True)
-def _smooth(operator, cycle, value, left, step, scratch):
-    """value += B·left, left −= A·B·left."""
-    n, p = value.shape
-    for i in range(n):
-        _multiply(cycle.inverse[i], left[i], step[i])
-        for k in range(p):
-            value[i, k] += step[i, k]
-    if cycle.exact:
-        _multiply_graph(operator, step, left)
-        for i in range(n):
-            for k in range(p):
-                left[i, k] -= operator.hub_share[k] * step[i, k]
-    else:
-        _subtract_product(operator, step, left, scratch)
-
-
-@njit(cache=True, nogil=True)
 def _subtract_product(operator, step, left, scratch):
     """left −= A·step."""
     _multiply_system(operator, step, scratch[1:], scratch[0])
@@ -238,23 +221,29 @@ def _graph_solve(cycle, left, step):
 @njit(cache=True, nogil=True)
 def _run_cycle(operator, cycle, residual, value, left, step, scratch):
     """value = M⁻¹·residual and left = residual − A·value."""
+    n, p = value.shape
     value[:] = 0.0
     left[:] = residual
-    # 1. Sweep.
-    _smooth(operator, cycle, value, left, step, scratch)
-    if len(cycle.levels) == 0:
-        return
-    for _ in range(cycle.sweeps - 1):
-        _smooth(operator, cycle, value, left, step, scratch)
-    # 2. Correct on the graph.
-    _graph_solve(cycle, left, step)
-    for i in range(value.shape[0]):
-        for k in range(value.shape[1]):
-            value[i, k] += step[i, k]
-    _subtract_product(operator, step, left, scratch)
-    # 3. Sweep.
-    for _ in range(cycle.sweeps):
-        _smooth(operator, cycle, value, left, step, scratch)
+    middle = cycle.sweeps if len(cycle.levels) > 0 else -1
+    # One loop over the stages, rather than three calls, because each call would be compiled anew.
+    for stage in range(1 if middle < 0 else 2 * cycle.sweeps + 1):
+        # 1. Correct on the graph in the middle, sweep before and after.
+        if stage == middle:
+            _graph_solve(cycle, left, step)
+        else:
+            for i in range(n):
+                _multiply(cycle.inverse[i], left[i], step[i])
+        for i in range(n):
+            for k in range(p):
+                value[i, k] += step[i, k]
+        # 2. What is left, left − A·step; after a sweep (D − A)·step.
+        if cycle.exact and stage != middle:
+            _multiply_graph(operator, step, left)
+            for i in range(n):
+                for k in range(p):
+                    left[i, k] -= operator.hub_share[k] * step[i, k]
+        else:
+            _subtract_product(operator, step, left, scratch)
 
 
 @njit(cache=True, nogil=True)

@@ -40,6 +40,13 @@ def map(model_or_graph: Any, coordinates: Any, ax: Any = None, clusters: Any = N
     Returns
     -------
     matplotlib Axes
+
+    Examples
+    --------
+    >>> from ggmtl import TaskGraph, plot
+    >>> tasks = TaskGraph([[0, 1], [1, 2]], [0.5, 1.0], ["a", "b", "c"])
+    >>> plot.map(tasks, [[7.1, 50.7], [7.0, 50.9], [11.6, 48.1]]).get_xlabel()
+    'longitude'
     """
     tasks = graph_of(model_or_graph)
     points = given_points(tasks, coordinates, "coordinates")

@@ -51,6 +51,13 @@ def graph(
     Returns
     -------
     matplotlib Axes
+
+    Examples
+    --------
+    >>> from ggmtl import TaskGraph, plot
+    >>> tasks = TaskGraph([[0, 1], [1, 2]], [0.5, 1.0], ["a", "b", "c"])
+    >>> plot.graph(tasks).get_title()
+    '3 tasks, 2 edges, 1 cluster'
     """
     tasks = graph_of(model_or_graph)
     clusters = clusters_of(tasks, clusters)
@@ -67,6 +74,13 @@ def adjacency(model_or_graph: Any, ax: Any = None, clusters: Any = None) -> Any:
     """Draw the matrix of weights, tasks ordered by cluster, a frame around every cluster.
 
     Of more than 250 tasks, several share a row; a cell then shows the heaviest of their edges.
+
+    Examples
+    --------
+    >>> from ggmtl import TaskGraph, plot
+    >>> tasks = TaskGraph([[0, 1], [1, 2]], [0.5, 1.0], ["a", "b", "c"])
+    >>> plot.adjacency(tasks).get_title()
+    '3 tasks, 2 edges, 1 cluster'
     """
     tasks = graph_of(model_or_graph)
     clusters = clusters_of(tasks, clusters)

@@ -30,6 +30,16 @@ def coefficients(model: Any, ax: Any = None, clusters: Any = None) -> Any:
 
     Where the columns' sizes differ more than fivefold, each is divided by its root mean square: a feature in
     small units is seen as well.
+
+    Examples
+    --------
+    >>> from ggmtl import plot
+    >>> from ggmtl.baselines import HubRegressor
+    >>> from ggmtl.datasets import make_clusters
+    >>> data = make_clusters(2, n_tasks=6, n_features=3, random_state=0)
+    >>> model = HubRegressor().fit(data.X, data.y, tasks=data.tasks)
+    >>> [label.get_text() for label in plot.coefficients(model).get_xticklabels()]
+    ['x0', 'x1', 'x2']
     """
     graph = graph_of(model)
     values = np.asarray(model.coef_, dtype=float)
@@ -64,6 +74,13 @@ def path(model_or_rows: Any, ax: Any = None) -> Any:
     Returns
     -------
     matplotlib Axes
+
+    Examples
+    --------
+    >>> from ggmtl import plot
+    >>> rows = [{"n_edges": 0, "error": 1.2, "chosen": False}, {"n_edges": 9, "error": 1.0, "chosen": True}]
+    >>> plot.path(rows).get_xlabel()
+    'edges'
     """
     rows, level = path_rows(getattr(model_or_rows, "path_", model_or_rows))
     ax = axes_of(ax)
@@ -89,6 +106,12 @@ def gain(task_names: Any, gain: Any, ax: Any = None) -> Any:
     """Draw what every task gains from the others, largest first; losses in another colour.
 
     Above 60 tasks the bars have no names.
+
+    Examples
+    --------
+    >>> from ggmtl import plot
+    >>> plot.gain(["a", "b", "c"], [0.2, -0.1, 0.3]).get_title()
+    '2 of 3 tasks gain'
     """
     names, values = np.asarray(task_names), np.asarray(gain, dtype=float)
     if values.shape != names.shape or values.ndim != 1:

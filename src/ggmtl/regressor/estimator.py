@@ -222,6 +222,18 @@ def load_model(path: str | Path) -> GGMTLRegressor:
 
     Nothing in the file is executed. A file that is damaged, truncated, foreign or too new raises
     :class:`ggmtl.errors.ModelFileError`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> X, y = [[0.0], [1.0], [2.0], [0.0], [1.0], [2.0]], [0, 1, 2, 5, 6, 7]
+    >>> model = GGMTLRegressor().fit(X, y, tasks=list("aaabbb"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save(Path(folder) / "model.ggmtl")
+    ...     copy = load_model(Path(folder) / "model.ggmtl")
+    >>> copy.tasks_.tolist(), bool((copy.coef_ == model.coef_).all())
+    (['a', 'b'], True)
     """
     state = read_model(path)
     known = inspect.signature(GGMTLRegressor).parameters

@@ -32,13 +32,36 @@ def write_report(model: Any, path: str | Path, title: str | None = None) -> Path
     -------
     Path
         The file written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from ggmtl.baselines import HubRegressor
+    >>> from ggmtl.datasets import make_clusters
+    >>> data = make_clusters(2, n_tasks=6, n_features=3, random_state=0)
+    >>> model = HubRegressor().fit(data.X, data.y, tasks=data.tasks)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_report(model, Path(folder) / "report.html").name
+    'report.html'
     """
     write_whole(path, render_report(summarize(model), title).encode("utf-8", errors="replace"))
     return Path(path)
 
 
 def render_report(summary: dict[str, Any], title: str | None = None) -> str:
-    """The page of a summary as text."""
+    """The page of a summary as text.
+
+    Examples
+    --------
+    >>> from ggmtl.summary import summarize
+    >>> from ggmtl.baselines import HubRegressor
+    >>> from ggmtl.datasets import make_clusters
+    >>> data = make_clusters(2, n_tasks=6, n_features=3, random_state=0)
+    >>> model = HubRegressor().fit(data.X, data.y, tasks=data.tasks)
+    >>> "Six schools" in render_report(summarize(model), title="Six schools")
+    True
+    """
     jinja2 = require("jinja2", "report", "The report")
     folder = files("ggmtl.report")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)

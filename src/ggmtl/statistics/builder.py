@@ -11,8 +11,10 @@ from ggmtl.kernels import segment_cross_products
 from ggmtl.statistics.folds import check_fold_number, hash_folds
 from ggmtl.statistics.moments import TaskStatistics
 
-# Bytes of the row buffer, and of the cross products computed at a time.
-_BUFFER_BYTES = 2**26
+# Bytes of the row buffer.
+_BUFFER_BYTES = 2**25
+# Bytes of the cross products computed at a time, few enough to stay in the cache until they are added.
+_PRODUCT_BYTES = 2**20
 # Rows copied at a time from columns into the row-major buffer, few enough to stay in the cache.
 _TILE = 4096
 
@@ -25,7 +27,7 @@ class StatisticsBuilder:
     full buffer. Since the buffer fills up regardless of how the rows arrive, the sums do not depend on the borders
     of the pieces at all; with another `batch_rows` they differ by rounding.
 
-    Memory: the statistics, 8·K·n·(d+2)² bytes (while growing up to an eighth more), and about four times the
+    Memory: the statistics, 8·K·n·(d+2)² bytes (while growing up to an eighth more), and about twice the
     buffer. Where the C library cannot extend a block in place (not Linux), growing holds the statistics twice.
 
     Parameters
@@ -35,7 +37,7 @@ class StatisticsBuilder:
     folds : int, optional
         Number of folds K; the fold of a row is a hash of its features and target, modulo K.
     batch_rows : int, optional
-        Rows of the buffer; by default as many as fill 64 MB.
+        Rows of the buffer; by default as many as fill 32 MB.
 
     Examples
     --------
@@ -154,9 +156,11 @@ class StatisticsBuilder:
         if self.n_folds:
             segment += hash_folds((rows[:, k].copy() for k in values), len(rows), n_folds)
         if self._origin is None:
-            self._origin = np.average(rows[:, values], axis=0, weights=weight)
-        rows[:, :-2] -= self._origin[:-1]
-        rows[:, -1] -= self._origin[-1]
+            mean = rows.mean(axis=0) if weight is None else weight @ rows / weight.sum()
+            self._origin = mean[values]
+        origin = self._origin
+        rows[:, :-2] -= origin[:-1]
+        rows[:, -1] -= origin[-1]
         if weight is not None:
             rows *= np.sqrt(weight)[:, None]
         self._grow()
@@ -171,7 +175,7 @@ class StatisticsBuilder:
         code = np.empty(len(total), dtype=np.int64)
         code[present] = np.arange(len(present))
         code = code[segment]
-        at_a_time = max(_BUFFER_BYTES // (8 * width**2), 1)
+        at_a_time = max(_PRODUCT_BYTES // (8 * width**2), 1)
         if len(present) <= at_a_time:
             total[present] += segment_cross_products(rows, code, len(present))
             return
@@ -180,7 +184,10 @@ class StatisticsBuilder:
         cuts = np.searchsorted(code[order], borders)
         for first, last, start, stop in zip(borders[:-1], borders[1:], cuts[:-1], cuts[1:]):
             chosen = order[start:stop]
-            total[present[first:last]] += segment_cross_products(rows[chosen], code[chosen] - first, last - first)
+            places = present[first:last]
+            is_run = places[-1] - places[0] == last - first - 1
+            where = slice(places[0], places[-1] + 1) if is_run else places
+            total[where] += segment_cross_products(rows[chosen], code[chosen] - first, last - first)
 
     def _grow(self) -> None:
         """Make room for every task seen: doubling while small, by an eighth once the sums are large."""

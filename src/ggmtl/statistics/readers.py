@@ -32,8 +32,8 @@ class StreamReaders:
         """Collect the statistics of Parquet files that need not fit in memory.
 
         Memory: the statistics, 8·K·n·(d+2)² bytes for n tasks, d features and K folds; one batch and its floats,
-        about four times 64 MB unless `batch_rows` says otherwise; and the reader's buffers, two batches of 32,768
-        rows of the columns read. Tasks are discovered as they appear.
+        about twice 32 MB unless `batch_rows` says otherwise; and the reader's buffers, a few times 16 MB and a page
+        of every column read. Tasks are discovered as they appear.
 
         Parameters
         ----------
@@ -49,7 +49,7 @@ class StreamReaders:
             Number of folds K. The fold of a row is a hash of its features and target modulo K, so that another
             run, batch size, order of rows or machine puts it in the same fold.
         batch_rows : int, optional
-            Rows summed at a time; by default as many as fill 64 MB. Changes the sums by rounding only.
+            Rows summed at a time; by default as many as fill 32 MB. Changes the sums by rounding only.
         progress : callable, optional
             Called about every two seconds, and at the end, with an object that has ``rows``, ``tasks``,
             ``seconds``, ``rows_per_second`` and ``source``. The same is logged to "ggmtl" at level INFO.

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SUFFIXES = {"parquet": (".parquet", ".parq", ".pq"), "csv": (".csv", ".csv.gz", ".csv.bz2", ".csv.zst")}
-# Rows that the file readers decode at a time; small beside the builder's buffer.
-_READ_ROWS = 2**15
+# Bytes, and rows at most, that are decoded at a time.
+_READ_BYTES, _READ_ROWS = 2**24, 2**17
+_PAGE_BYTES = 2**16
 
 
 class FileSource:
     """Record batches of Parquet or CSV files, file after file, with ``key=value`` folders as columns.
 
-    Files are read with a buffered stream and one batch ahead, so that no row group need be in memory whole.
+    No row group is ever in memory whole: Parquet pages are decoded as their rows are asked for.
     """
 
     def __init__(self, path: Any, file_format: str):
@@ -59,17 +60,38 @@ class FileSource:
         arrow = require("pyarrow", "cli", f"Reading {self._format} files")
         for fragment in self._data.get_fragments():
             try:
-                for batch in fragment.to_batches(
-                    schema=self.schema,
-                    columns=list(columns),
-                    batch_size=_READ_ROWS,
-                    batch_readahead=1,
-                    fragment_readahead=1,
-                    fragment_scan_options=self._scan_options(),
-                ):
+                for batch in self._fragment_batches(fragment, list(columns)):
                     yield fragment.path, batch
             except (arrow.ArrowException, OSError) as error:
                 raise InputError(f"{fragment.path} cannot be read: {error}") from error
+
+    def _fragment_batches(self, fragment: Any, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        keys = self._dataset.get_partition_keys(fragment.partition_expression)
+        own = [column for column in columns if column not in keys]
+        if self._format == "parquet" and own:
+            return self._parquet_batches(fragment, columns, keys)
+        return fragment.to_batches(
+            schema=self.schema,
+            columns=columns,
+            batch_size=_rows_at_a_time(columns),
+            batch_readahead=1,
+            fragment_readahead=1,
+            fragment_scan_options=self._csv_options() if self._format == "csv" else None,
+        )
+
+    def _parquet_batches(self, fragment: Any, columns: list[str], keys: dict) -> Iterator[pa.RecordBatch]:
+        """The scanner of a data set would read row groups whole; a file by itself is read page by page."""
+        arrow = require("pyarrow", "cli", "Reading Parquet files")
+        parquet = require("pyarrow.parquet", "cli", "Reading Parquet files")
+        schema = arrow.schema([self.schema.field(column) for column in columns])
+        with parquet.ParquetFile(
+            fragment.path, filesystem=fragment.filesystem, pre_buffer=False, buffer_size=_PAGE_BYTES
+        ) as file:
+            own = [column for column in columns if column not in keys and column in file.schema_arrow.names]
+            for batch in file.iter_batches(_rows_at_a_time(columns), columns=own):
+                constants = {c: arrow.repeat(arrow.scalar(keys.get(c)), len(batch)) for c in columns if c not in own}
+                arrays = [batch.column(c) if c in own else constants[c] for c in columns]
+                yield arrow.RecordBatch.from_arrays([a.cast(f.type) for a, f in zip(arrays, schema)], schema=schema)
 
     def _open(self, schema: pa.Schema | None) -> Any:
         arrow = require("pyarrow", "cli", f"Reading {self._format} files")
@@ -90,9 +112,7 @@ class FileSource:
         csv = require("pyarrow.csv", "cli", "Reading CSV files")
         return self._dataset.CsvFileFormat(convert_options=csv.ConvertOptions(strings_can_be_null=True))
 
-    def _scan_options(self) -> Any:
-        if self._format == "parquet":
-            return self._dataset.ParquetFragmentScanOptions(use_buffered_stream=True, pre_buffer=False)
+    def _csv_options(self) -> Any:
         csv = require("pyarrow.csv", "cli", "Reading CSV files")
         return self._dataset.CsvFragmentScanOptions(convert_options=csv.ConvertOptions(strings_can_be_null=True))
 
@@ -134,11 +154,15 @@ class StreamSource:
         self._is_fresh = False
         try:
             for batch in self._reader:
-                chosen = batch.select(list(columns))
-                for first in range(0, batch.num_rows, _READ_ROWS):
-                    yield self.name, chosen.slice(first, _READ_ROWS)
+                chosen, rows = batch.select(list(columns)), _rows_at_a_time(columns)
+                for first in range(0, batch.num_rows, rows):
+                    yield self.name, chosen.slice(first, rows)
         except (arrow.ArrowException, OSError) as error:
             raise InputError(f"{self.name} cannot be read: {error}") from error
+
+
+def _rows_at_a_time(columns: Sequence[str]) -> int:
+    return max(min(_READ_ROWS, _READ_BYTES // (8 * len(columns))), 1024)
 
 
 def find_files(path: Any, file_format: str) -> tuple[Any, str | None]:

