@@ -117,7 +117,8 @@ def main(n_seeds: int = SEEDS, first_seed: int = FIRST_SEED) -> None:
         "",
         f"Seeds {first_seed}–{first_seed + n_seeds - 1}; mean ± standard error over {n_seeds} seeds. F1 is that of the "
         "reported graph (fuzzy where it has weights), RMSE the mean over tasks on 80 fresh rows of each. The models of "
-        "2-NN and graphical lasso (no graph where its solver breaks down) are the independent ridge models. Last column: seconds of the default.",
+        "2-NN and graphical lasso (no graph where its solver breaks down) are the independent ridge models. "
+        "Last column: seconds of the default.",
     ]
     for title, (make, sizes) in SETS.items():
         lines += ["", f"## {title}", "", "| N | " + " | ".join([*heads, "s"]) + " |"]

@@ -18,7 +18,7 @@ project, author = "ggmtl", "the ggmtl developers"
 version = release = ggmtl.__version__
 copyright = f"2026, {author}"
 
-extensions = ["sphinx.ext.autodoc", "numpydoc", "myst_parser", "sphinx_gallery.gen_gallery"]
+extensions = ["sphinx.ext.autodoc", "numpydoc", "myst_parser", "sphinx_gallery.gen_gallery", "command_help"]
 exclude_patterns = ["_build", "images"]
 source_suffix = {".rst": "restructuredtext", ".md": "markdown"}
 nitpicky = False
@@ -28,8 +28,7 @@ numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
-# Two pages are written beside these; a checkout without them still builds.
-suppress_warnings = ["toc.empty_glob", "config.cache"]
+suppress_warnings = ["config.cache"]
 
 html_theme = "pydata_sphinx_theme"
 html_title = "ggmtl"
@@ -38,12 +37,14 @@ html_css_files = ["ggmtl.css"]
 html_show_sourcelink = False
 html_theme_options = {
     "navbar_align": "left",
+    "header_links_before_dropdown": 9,
     "show_prev_next": True,
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": [],
 }
-html_sidebars = {"start": [], "faq": [], "coming_from": []}
+# Pages without pages below them need no list of those.
+html_sidebars = {name: [] for name in ("index", "start", "guide", "how_it_works", "coming_from", "faq", "paper", "scaling")}
 
 # ---------------------------------------------------------------------- studies
 
@@ -84,7 +85,8 @@ sphinx_gallery_conf = {
     "matplotlib_animations": False,
     "copyfile_regex": "",
     "min_reported_time": 1,
-    "plot_gallery": "True",
+    # The page of running times would load scripts from elsewhere.
+    "write_computation_times": False,
 }
 warnings.filterwarnings("ignore", message=".*FigureCanvasAgg is non-interactive.*")
 
@@ -99,6 +101,18 @@ def note_skipped_study(app: Any, name: str, source: list[str]) -> None:
             f"   build again. The code is complete; its results are missing.\n\n"
         )
         source[0] = re.sub(r"(\n=+\n)", lambda match: match.group(1) + note, source[0], count=1)
+
+
+# ---------------------------------------------------------------------- links into the repository
+
+
+def links_to_folders_as_text(app: Any, name: str, source: list[str]) -> None:
+    """Folders of the repository are not part of the pages: keep the words, drop the link."""
+
+    def text(match: re.Match[str]) -> str:
+        return match.group(1) if (HERE / match.group(2)).is_dir() else match.group(0)
+
+    source[0] = re.sub(r"\[([^\]]+)\]\((\.\./[^)\s]+)\)", text, source[0])
 
 
 # ---------------------------------------------------------------------- equations in docstrings
@@ -121,6 +135,7 @@ def equations_as_text(app: Any, what: str, name: str, thing: Any, options: Any, 
 
 
 def setup(app: Any) -> None:
-    """Connect the two functions above."""
+    """Connect the functions above."""
+    app.connect("source-read", links_to_folders_as_text)
     app.connect("source-read", note_skipped_study)
     app.connect("autodoc-process-docstring", equations_as_text, priority=100)

@@ -82,9 +82,9 @@ def test_tasks_that_only_some_partitions_have_and_empty_partitions_do_no_harm(fr
 
 def test_what_is_wrong_is_said_before_or_where_it_is_found(frame):
     ddf = dd.from_pandas(frame, npartitions=4)
-    with pytest.raises(InputError, match="has no column 'shp'. Did you mean 'shop'"):
+    with pytest.raises(InputError, match=r"has no column 'shp'. Did you mean 'shop'"):
         TaskStatistics.from_dask(ddf, task="shp", target="sales")
-    with pytest.raises(InputTypeError, match="'kind' is of type .*Pass categories="):
+    with pytest.raises(InputTypeError, match=r"'kind' is of type .*Pass categories="):
         TaskStatistics.from_dask(ddf, **COLUMNS)
     with pytest.raises(InputTypeError, match="Got DataFrame instead"):
         TaskStatistics.from_dask(frame, **COLUMNS)

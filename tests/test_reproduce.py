@@ -10,7 +10,7 @@ from ggmtl.datasets import make_line, make_star, make_tree
 from ggmtl.errors import InputError, MissingExtraError, ParameterError
 from ggmtl.graph import TaskGraph
 from ggmtl.inspection import fuzzy_graph_scores, task_rmse
-from ggmtl.reproduce import TARGETS, Cell, CellCache, compute_missing, run
+from ggmtl.reproduce import TARGETS, Cell, CellCache, compute_missing, figures, run
 from ggmtl.reproduce.__main__ import main
 from ggmtl.reproduce.figures import figure_row
 from ggmtl.reproduce.methods import (
@@ -83,6 +83,15 @@ def test_printed_graph_scores_of_ccmtl_are_those_of_neighbours_weighted_by_dista
     equal = np.mean([neighbour_scores(MAKERS[shape], seed, False) for seed in range(20)], axis=0)
     assert np.abs(by_distance - printed).max() < 0.03
     assert np.abs(equal - printed).max() > 0.1
+
+
+@pytest.mark.parametrize("shape", ["line", "tree", "star"])
+def test_an_empty_graph_has_a_higher_fuzzy_accuracy_than_any_printed_one(shape):
+    truth = MAKERS[shape](random_state=0).graph
+    empty = fuzzy_graph_scores(truth, TaskGraph.empty(truth.task_names))
+    printed = [published_number(shape, method, "accuracy")[0] for method in ("bmsl", "mssl", "ccmtl", "ggmtl")]
+    assert empty.accuracy > max(printed)
+    assert empty.f1 == 0
 
 
 # ---------------------------------------------------------------- the cache
@@ -283,6 +292,22 @@ def test_share_of_edges_removed_is_relative_to_the_neighbours():
     full = TaskGraph([[0, 1], [0, 2], [1, 2], [2, 3]], np.ones(4), names)
     row = figure_row("x", "ggmtl", {"ccmtl": full, "ggmtl": TaskGraph([[0, 1]], [1.0], names)})
     assert (row.n_edges, row.removed, row.n_clusters, row.largest, row.alone) == (1, 0.75, 1, 2, 2)
+
+
+def test_figures_are_drawn_from_kept_graphs(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("networkx")
+    monkeypatch.setattr(figures, "QUICK_PROBLEMS", ("star",))
+    cache = CellCache(tmp_path / "quick" / "cells.jsonl")
+    for cell, n_edges in zip(figures.figure_cells(True), (10, 5, 0)):
+        edges = [[0, k] for k in range(1, n_edges + 1)]
+        graph = {"edges": edges, "weights": [1.0] * n_edges}
+        cache.put(cell, {"rmse": 1.0, "seconds": 0.0, "edges": n_edges, "graph": graph})
+    run("figures", True, tmp_path)
+    assert (tmp_path / "quick" / "star.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "quick" / "figures.md").read_text()
+    assert "![star](star.png)" in page
+    assert "| 5 | 50% |" in page
 
 
 def test_unknown_target_is_refused(tmp_path):

@@ -79,8 +79,8 @@ class GraphChoice:
 
     @property
     def score(self) -> float:
-        """Gain less description."""
-        return self.gain - self.description
+        """Gain less description; that of a graph without edges is no gain of edges."""
+        return self.gain - self.description if self.selected.any() else -np.inf
 
 
 def select_graph(
@@ -120,9 +120,9 @@ def select_graph(
     if clusters is not None and clusters.score > 0 and clusters.gain >= _CLUSTER_SHARE * free:
         return clusters
     best = _search_edges(model, learned, label, alone.value, fixed)
-    if clusters is not None and max(best.score, clusters.score) > 0 and clusters.gain >= _CLUSTER_SHARE * best.gain:
+    if clusters is not None and clusters.score > 0 and clusters.gain >= _CLUSTER_SHARE * best.gain:
         return clusters
-    if best.score > 0 and best.selected.any():
+    if best.score > 0:
         return _with_likely_edges(model, best, learned.leverage, label, fixed)
     return best if fixed.any() else hub
 

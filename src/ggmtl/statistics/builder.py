@@ -155,10 +155,8 @@ class StatisticsBuilder:
         segment = self._task[: self._filled] * n_folds
         if self.n_folds:
             segment += hash_folds((rows[:, k].copy() for k in values), len(rows), n_folds)
-        if self._origin is None:
-            mean = rows.mean(axis=0) if weight is None else weight @ rows / weight.sum()
-            self._origin = mean[values]
-        origin = self._origin
+        origin = np.average(rows, axis=0, weights=weight)[values] if self._origin is None else self._origin
+        self._origin = origin
         rows[:, :-2] -= origin[:-1]
         rows[:, -1] -= origin[-1]
         if weight is not None:
