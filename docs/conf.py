@@ -44,7 +44,9 @@ html_theme_options = {
     "footer_end": [],
 }
 # Pages without pages below them need no list of those.
-html_sidebars = {name: [] for name in ("index", "start", "guide", "how_it_works", "coming_from", "faq", "paper", "scaling")}
+html_sidebars = {
+    name: [] for name in ("index", "start", "guide", "how_it_works", "coming_from", "faq", "paper", "scaling")
+}
 
 # ---------------------------------------------------------------------- studies
 

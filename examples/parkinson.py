@@ -1,8 +1,8 @@
 """Patients: a motor score from the voice
 =======================================
 
-42 people with Parkinson's disease recorded their voice at home for six months (UCI archive, data set 189). We predict the
-motor score from 16 voice measures, age and sex. Every patient is a task.
+42 people with Parkinson's disease recorded their voice at home for six months (UCI archive, data set 189). We predict
+the motor score from 16 voice measures, age and sex. Every patient is a task.
 
 This data set punishes careless evaluation: about six recordings belong to one visit and have all but the same score. A
 random split puts twins on both sides. We split by visit.
@@ -85,8 +85,6 @@ axes = plot.gain(np.array([f"patient {label}" for label in report.tasks]), gains
 # ``return_std=True`` gives the standard deviation of a new observation. About 95 % of the scores should lie within two
 # of them. We count.
 
-values, deviation = model.predict(
-    pd.DataFrame(test.X, columns=list(test.columns)), tasks=test.tasks, return_std=True
-)
+values, deviation = model.predict(pd.DataFrame(test.X, columns=list(test.columns)), tasks=test.tasks, return_std=True)
 inside = np.abs(test.y - values) <= 2 * deviation
 print(f"{inside.mean():.1%} of the scores lie within two standard deviations")

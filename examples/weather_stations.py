@@ -1,9 +1,9 @@
 """Weather: which stations behave alike?
 ======================================
 
-109 weather stations in the contiguous United States. Every station is a task: forecast the temperature eight hours ahead
-from the last thirty hours. The learned graph says which stations share a forecast model. On a map, it should look like
-geography and climate; the models know nothing of either, except that only the six nearest places may be linked.
+109 weather stations in the contiguous United States. Every station is a task: forecast the temperature eight hours
+ahead from the last thirty hours. The learned graph says which stations share a forecast model. On a map, it should look
+like geography and climate; the models know nothing of either, except that only the six nearest places may be linked.
 
 Needs the TMY3 file (see :func:`ggmtl.datasets.load_tmy3`). To draw the picture of the README, with twice the rows:
 ``python examples/weather_stations.py 4 docs/images/weather_stations.png``.
@@ -28,7 +28,8 @@ from ggmtl.tasks import TaskData
 every = int(sys.argv[1]) if len(sys.argv) > 1 else 8
 winter = load_tmy3(109, horizon=8, every=every)
 rest, places = winter.test, winter.coordinates
-assert rest is not None and places is not None
+assert rest is not None
+assert places is not None
 print(f"{len(winter.task_names)} stations, {len(winter):,} rows to learn from, {len(rest):,} to be judged by")
 
 # %%
@@ -88,24 +89,24 @@ compare(model, winter, rest)
 
 # %%
 # One model for all wins, and by a lot. Cross-validation said otherwise, and it was not wrong: it spoke of *winter*. The
-# first fifth of the year ends in March. What a station's own model learns about winter does not hold in July; the common
-# model is less bound to it. No error measured on winter rows can foresee that. **Judge on rows like those you will predict.**
+# first fifth of the year ends in March. What a station's own model learns about winter does not hold in July; the
+# common model is less bound to it. No error measured on winter rows can foresee that. **Judge on rows like those you
+# will predict.**
 #
 # A fifth of every season
 # -----------------------
-# The same stations, with weeks drawn over the whole year: whole weeks, so that neighbouring hours are not on both sides.
+# The same stations, with weeks drawn over the whole year: whole weeks, so that neighbouring hours are not on both
+# sides.
 
+time = np.concatenate([np.arange(np.sum(part.tasks == name)) for part in (winter, rest) for name in part.task_names])
+time[len(winter) :] += len(winter) // len(winter.task_names)
 year = TaskData(
     X=np.concatenate([winter.X, rest.X]),
     y=np.concatenate([winter.y, rest.y]),
     tasks=np.concatenate([winter.tasks, rest.tasks]),
     feature_names=winter.feature_names,
-    coordinates=places,
+    groups=time * every // (7 * 24),
 )
-time = np.concatenate([np.arange(np.sum(part.tasks == name)) for part in (winter, rest) for name in part.task_names])
-time[len(winter) :] += len(winter) // len(winter.task_names)
-weeks = time * every // (7 * 24)
-year = TaskData(year.X, year.y, year.tasks, year.feature_names, groups=weeks, coordinates=places)
 train, test = split_rows(year, 0.2, random_state=0, by="groups")
 model = GGMTLRegressor(candidates=nearby).fit(hours(train), train.y, tasks=train.tasks, groups=train.groups)
 print(model.summary())

@@ -23,7 +23,7 @@ def learn(loss: LeastSquares, rule=None):
     settings = Settings("squared_l2", rule or KNN(), None, True, np.ones(loss.n_features, dtype=bool))
     hub = hub_level(loss, settings)
     candidates = settings.candidates.propose(candidate_models(loss, settings, hub), np.arange(loss.n_tasks))
-    return learn_by_evidence(loss, settings, candidates, hub)
+    return learn_by_evidence(loss, settings, candidates, hub)[-1]
 
 
 def reported(fit) -> set[tuple[int, int]]:

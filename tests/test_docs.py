@@ -63,6 +63,12 @@ def test_examples_of_a_page_run(page):
     run_examples(doctest.DocTestParser().get_doctest(text, {}, page, page, 0))
 
 
+def test_citation_has_the_version_of_the_package():
+    import ggmtl
+
+    assert f"\nversion: {ggmtl.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
 def test_reference_names_every_public_name():
     text = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "api").glob("*.rst"))
     missing = [f"{package}.{name}" for package, name in public_names() if f":: {name}\n" not in text]

@@ -93,6 +93,33 @@ def test_hive_folders_of_numbers_are_tasks_with_numbers_for_labels(frame, tmp_pa
     assert_same(TaskStatistics.from_parquet(path, **COLUMNS), in_memory(frame))
 
 
+def test_an_address_is_read_like_a_path(frame, tmp_path):
+    path = write_parquet(frame, tmp_path, "file")
+    assert_same(TaskStatistics.from_parquet(path.as_uri(), **COLUMNS), in_memory(frame))
+
+
+def test_a_column_may_be_whole_in_one_file_and_fractional_in_the_next(frame, tmp_path):
+    frame.loc[500:, "visitors"] = frame.loc[500:, "visitors"] + 1
+    halves = frame[:500], frame[500:].assign(visitors=frame.loc[500:, "visitors"] + 0.5)
+    for name, half in zip("ab", halves):
+        half.to_parquet(tmp_path / f"{name}.parquet")
+    assert_same(TaskStatistics.from_parquet(tmp_path, **COLUMNS), in_memory(pd.concat(halves)))
+
+
+def test_a_column_that_is_missing_from_a_later_file_is_missing_in_its_rows(frame, tmp_path):
+    frame[:500].to_parquet(tmp_path / "a.parquet")
+    frame[500:].drop(columns="price").to_parquet(tmp_path / "b.parquet")
+    with pytest.raises(InputError, match=r"b.parquet: column 'price' has 497 missing"):
+        TaskStatistics.from_parquet(tmp_path, **COLUMNS)
+
+
+def test_a_column_that_is_text_in_a_later_file_is_named(frame, tmp_path):
+    frame[:500].to_parquet(tmp_path / "a.parquet")
+    frame[500:].assign(price="cheap").to_parquet(tmp_path / "b.parquet")
+    with pytest.raises(InputError, match=r"b.parquet cannot be read: .*cheap"):
+        TaskStatistics.from_parquet(tmp_path, **COLUMNS)
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
 def test_csv_gives_the_statistics_of_the_rows_in_memory(frame, tmp_path, suffix):
     frame.to_csv(tmp_path / f"all{suffix}", index=False)
@@ -407,6 +434,8 @@ def test_files_that_are_not_there_or_not_tables_are_named(tmp_path):
             TaskStatistics.from_parquet(path, **COLUMNS)
     with pytest.raises(InputError, match=r"has no file that ends in .parquet"):
         TaskStatistics.from_parquet(tmp_path, **COLUMNS)
+    with pytest.raises(InputError, match="at least one parquet file"):
+        TaskStatistics.from_parquet([], **COLUMNS)
     (tmp_path / "broken.parquet").write_text("not a table")
     with pytest.raises(InputError, match=r"broken.parquet cannot be read"):
         TaskStatistics.from_parquet(tmp_path / "broken.parquet", **COLUMNS)

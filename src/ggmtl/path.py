@@ -15,7 +15,7 @@ import numpy as np
 from joblib import Parallel, delayed
 
 from ggmtl.bilevel import GraphFit, Settings, learn_by_evidence, learn_by_validation
-from ggmtl.criteria.evidence import learn_hub
+from ggmtl.criteria.evidence import learn_hub_by_feature
 from ggmtl.graph import TaskGraph
 from ggmtl.statistics import FoldedLoss, LeastSquares
 
@@ -25,8 +25,6 @@ Learner = Callable[[FoldedLoss], Sequence[GraphFit]]
 ENTROPY_LEVELS = (0.0, 0.03, 0.1, 0.3)
 # Edges lighter than this, beside the heaviest edges of their two tasks, are not reported.
 _REPORTED = 0.05
-# Prior precision of the slopes' log strengths about their mean.
-_STRENGTH_PRIOR = 1.0
 
 
 @dataclass(frozen=True)
@@ -199,7 +197,7 @@ def learn_levels(
     simple = [pooled_level(total, settings), *([hub] if hub else []), independent_level(total, settings)]
     if criterion == "evidence":
         candidates = settings.candidates.propose(candidate_models(total, settings, hub), task_names)
-        return [*simple[:-1], learn_by_evidence(total, settings, candidates, simple[1]), simple[-1]]
+        return [*simple[:-1], *learn_by_evidence(total, settings, candidates, simple[1]), simple[-1]]
     graphs = learn_by_validation(
         folded,
         settings,
@@ -232,7 +230,7 @@ def independent_level(loss: LeastSquares, settings: Settings) -> GraphFit:
 
 def hub_level(loss: LeastSquares, settings: Settings) -> GraphFit:
     """Every task drawn to the common model, each coordinate as strongly as the evidence says."""
-    learned = learn_hub(loss, np.arange(loss.n_features), shrinkage=_STRENGTH_PRIOR)
+    learned = learn_hub_by_feature(loss, settings.slopes)
     return _without_edges("hub", loss, settings, learned.hub, learned.evidence.coefficients, learned.evidence.value)
 
 

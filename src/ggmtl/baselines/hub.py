@@ -21,7 +21,8 @@ class HubRegressor(TaskRegressor):
 
         min  ½ Σ_i ‖y_i − X_i w_i − b_i‖² + ½h Σ_i ‖w_i − w_0‖² + ½h_b Σ_i (b_i − b_0)²
 
-    over all w_i, b_i and the common w_0, b_0. With h, h_b → ∞ it is the pooled model, with h, h_b → 0 the independent ones.
+    over all w_i, b_i and the common w_0, b_0. With h, h_b → ∞ it is the pooled model, with h, h_b → 0 the
+    independent ones.
 
     Parameters
     ----------

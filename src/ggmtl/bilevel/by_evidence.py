@@ -22,6 +22,7 @@ from ggmtl.criteria.evidence import (
     choose_clusters,
     hub_evidence,
     learn_edges,
+    ranked_list,
     select_graph,
 )
 from ggmtl.solvers import prepare
@@ -31,14 +32,20 @@ from ggmtl.statistics import LeastSquares
 EXACT_SIZE = 1000
 # Clusters are sought among at most so many tasks, and where the matrices of all tasks have at most so many numbers.
 CLUSTER_TASKS, _CLUSTER_NUMBERS = 2000, 1 << 23
+# Nats by which a graph must beat the hub, its description paid, to be believed without a vote: odds of twenty to one.
+_MARGIN = 3.0
+# Edges per task of the sparser graphs along the path.
+_PER_TASK = (0.5, 1.0, 2.0)
 # Edges of less leverage tie nothing together that the rest of the graph does not.
 _LEVERAGE = 0.1
 
 
 def learn_by_evidence(
     loss: LeastSquares, settings: Settings, candidates: CandidateEdges, hub: GraphFit, seed: int = 0
-) -> GraphFit:
-    """Edges and strengths of highest evidence, starting from the hub alone; fixed candidates are always among them.
+) -> list[GraphFit]:
+    """Graphs of rising density, the one of highest evidence last; fixed candidates are always in that one.
+
+    Where evidence is exact, the sparser ones are the edges of largest leverage, half, one and two per task.
 
     Parameters
     ----------
@@ -51,8 +58,9 @@ def learn_by_evidence(
     seed : int
         Of the samples.
     """
+    nothing = GraphFit("graph", hub.edges, hub.edge_values, hub.coupling, hub.hub, hub.coefficients, hub.value)
     if not len(candidates.edges):
-        return hub
+        return [nothing]
     unit = np.where(settings.slopes, np.sqrt(hub.hub / _slope_strength(hub.hub, settings.slopes)), 1.0)
     scaled = LeastSquares(loss.gram / np.outer(unit, unit), loss.moment / unit, loss.target_square, loss.count)
     model = EvidenceModel(scaled, candidates.edges, np.ones(len(unit)), hub.hub / unit**2)
@@ -60,14 +68,25 @@ def learn_by_evidence(
     if loss.moment.size <= EXACT_SIZE:
         learned = learn_edges(model.loss, model.edges, model.hub, groups=groups)
         choice = select_graph(model, learned, groups, fixed=fixed, any_pair=any_pair)
+        sizes = [max(1, int(share * loss.n_tasks)) for share in _PER_TASK]
+        sparser = [ranked_list(model, learned, min(size, len(model.edges)), groups) for size in sizes]
     else:
         sampled = SampledEvidence(seed=seed)
         learned = learn_edges(model.loss, model.edges, model.hub, groups=groups, tol=0.0, estimator=sampled)
         choice = _clusters_of_many(model, learned, groups, fixed, any_pair)
+        sparser = []
     if choice is None:
-        return _free_edges(model, learned, fixed, unit)
-    if choice.kind == "hub":
-        return GraphFit("graph", hub.edges, hub.edge_values, hub.coupling, hub.hub, hub.coefficients, hub.value)
+        last = _free_edges(model, learned, fixed, unit)
+    elif choice.kind == "hub":
+        last = nothing
+    else:
+        last = _chosen(choice, learned, unit, hub, supported=choice.score > _MARGIN or bool(fixed.any()))
+    return [*(_chosen(choice, learned, unit, hub) for choice in sparser), last]
+
+
+def _chosen(
+    choice: GraphChoice, learned: EvidenceResult, unit: np.ndarray, hub: GraphFit, supported: bool = False
+) -> GraphFit:
     return _as_fit(
         choice.edges,
         choice.edge_values,
@@ -77,7 +96,7 @@ def learn_by_evidence(
         value=hub.value - choice.score,
         iterations=len(learned.history),
         reported=choice.selected.astype(float),
-        supported=True,
+        supported=supported,
     )
 
 

@@ -7,10 +7,10 @@ systems), ``evidence_learning`` (edge values and strengths) and ``evidence_selec
 
 from ggmtl.criteria.evidence_clusters import cluster_evidence
 from ggmtl.criteria.evidence_edges import EdgeEvidence, EvidenceModel, Expectations, edge_evidence
-from ggmtl.criteria.evidence_hub import HubEvidence, HubStrength, hub_evidence, learn_hub
+from ggmtl.criteria.evidence_hub import HubEvidence, HubStrength, hub_evidence, learn_hub, learn_hub_by_feature
 from ggmtl.criteria.evidence_learning import EvidenceResult, learn_edges
 from ggmtl.criteria.evidence_sampling import SampledEvidence
-from ggmtl.criteria.evidence_selection import GraphChoice, choose_clusters, select_graph
+from ggmtl.criteria.evidence_selection import GraphChoice, choose_clusters, ranked_list, select_graph
 
 __all__ = [
     "EdgeEvidence",
@@ -27,5 +27,7 @@ __all__ = [
     "hub_evidence",
     "learn_edges",
     "learn_hub",
+    "learn_hub_by_feature",
+    "ranked_list",
     "select_graph",
 ]

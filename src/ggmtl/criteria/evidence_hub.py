@@ -27,6 +27,8 @@ _LOWEST, _HIGHEST = 1e-6, 1e6
 _STRONGEST = 1e3
 # Tuning of the strengths of a given graph ends at steps that change f by this share, or slopes of so many nats.
 _FTOL, _SLOPE, _TUNING_STEPS = 3e-6, 0.05, 12
+# Precisions of the hyper-prior that are tried, strong first, and nats above the best after which no weaker one is.
+_SHRINKAGES, _PATIENCE = (32.0, 8.0, 2.0, 0.5, 0.125), 5.0
 # Largest change of a log strength in one search.
 _WINDOW = 2.0
 # Tasks whose matrices are held at a time.
@@ -145,6 +147,7 @@ def learn_hub(
     start: np.ndarray | None = None,
     ridge: float = 1e-10,
     shrinkage: float = 0.0,
+    pulled: np.ndarray | None = None,
     max_iter: int = 100,
 ) -> HubStrength:
     """Minimise f over the strengths of groups of coefficients, by L-BFGS in ln h.
@@ -161,6 +164,8 @@ def learn_hub(
         Precision of a log-normal hyper-prior that pulls the groups' strengths to their common mean,
         ½ · shrinkage · Σ_g (ln h_g − mean)²: many strengths then cost little where the data do not tell them
         apart.
+    pulled : array of bool, shape (groups,), optional
+        The groups that the hyper-prior speaks of; all by default.
     """
     p = loss.n_features
     label = group_labels(groups, p)
@@ -171,7 +176,7 @@ def learn_hub(
     def objective(logs: np.ndarray) -> tuple[float, np.ndarray]:
         hub = np.exp(logs)[label]
         evidence = hub_evidence(loss, hub, ridge)
-        apart = logs - logs.mean()
+        apart = _apart(logs, pulled)
         gradient = np.bincount(label, evidence.gradient * hub) + shrinkage * apart
         return evidence.value + 0.5 * shrinkage * float(apart @ apart), gradient
 
@@ -183,6 +188,50 @@ def learn_hub(
     )
     hub = np.exp(found.x)[label]
     return HubStrength(hub, hub_evidence(loss, hub, ridge), int(found.nit), bool(found.success))
+
+
+def learn_hub_by_feature(loss: LeastSquares, slopes: np.ndarray) -> HubStrength:
+    """One strength per coefficient, drawn to one another as much as the data say.
+
+    The precision s of the slopes' hyper-prior is the one of highest evidence once the strengths are integrated out
+    (Laplace): f + ½ s Σ(ln h − mean)² − ½(k − 1) ln s + ½ Σ ln(H + s), where H ≈ γ²/2n is the curvature of f in ln h_k
+    and γ_k = h_k Σ_i (w_i − μ)_k²/σ² how many of the n deviations the data determine. The intercept is left to itself.
+
+    Parameters
+    ----------
+    loss : LeastSquares
+    slopes : array of bool, shape (p,)
+        Which coefficients are slopes.
+    """
+    best = learn_hub(loss, (~slopes).astype(np.int64))
+    if slopes.sum() < 2:
+        return best
+    lowest, found = np.inf, best
+    for shrinkage in _SHRINKAGES:
+        found = learn_hub(loss, np.arange(len(slopes)), start=found.hub, shrinkage=shrinkage, pulled=slopes)
+        value = found.evidence.value + _strength_cost(loss.n_tasks, found, slopes, shrinkage)
+        if value < lowest:
+            lowest, best = value, found
+        elif value > lowest + _PATIENCE:
+            break
+    return best
+
+
+def _strength_cost(n_tasks: int, found: HubStrength, slopes: np.ndarray, shrinkage: float) -> float:
+    """What the hyper-prior of the slopes' strengths adds to f, the strengths integrated out."""
+    apart = _apart(np.log(found.hub), slopes)
+    deviation = ((found.evidence.coefficients - found.evidence.common) ** 2).sum(axis=0) / found.evidence.noise
+    determined = np.clip(found.hub * deviation, 0.0, n_tasks)[slopes]
+    curvature = determined**2 / (2.0 * n_tasks)
+    occam = np.log(curvature + shrinkage).sum() - (slopes.sum() - 1) * np.log(shrinkage)
+    return 0.5 * float(shrinkage * (apart @ apart) + occam)
+
+
+def _apart(logs: np.ndarray, pulled: np.ndarray | None) -> np.ndarray:
+    """Deviations from the mean among the strengths that are pulled together, zero elsewhere."""
+    if pulled is None:
+        return logs - logs.mean()
+    return np.where(pulled, logs - logs[pulled].mean(), 0.0)
 
 
 def group_labels(groups: np.ndarray | None, n_features: int) -> np.ndarray:

@@ -33,8 +33,6 @@ from ggmtl.criteria.evidence_learning import EvidenceResult
 
 # Clusters are far shorter to describe than a list of edges, and would win by that alone where tasks lie on a
 # line: they must also keep this share of the list's gain. Measured: 0.96 and more on clusters, 0.57–0.80 on
-# Nats by which a graph must beat the hub, description paid: odds of twenty to one.
-_MARGIN = 3.0
 # lines and trees.
 _CLUSTER_SHARE = 0.9
 _ROUNDS, _MAX_FLIPS = 4, 2000
@@ -91,7 +89,9 @@ def select_graph(
     fixed: np.ndarray | None = None,
     any_pair: bool = True,
 ) -> GraphChoice:
-    """Compare the hub alone, the best list of edges and the best clusters.
+    """The better of the best list of edges and the best clusters; the hub where neither gains anything.
+
+    Whether it is worth its description is for its `score` to say.
 
     Parameters
     ----------
@@ -122,9 +122,28 @@ def select_graph(
     best = _search_edges(model, learned, label, alone.value, fixed)
     if clusters is not None and clusters.score > 0 and clusters.gain >= _CLUSTER_SHARE * best.gain:
         return clusters
-    if best.score > 0:
-        return _with_likely_edges(model, best, learned.leverage, label, fixed)
-    return best if fixed.any() else hub
+    if best.score <= 0 and fixed.any():
+        return best
+    if not best.selected.any() or best.gain <= 0:
+        return hub
+    return _with_likely_edges(model, best, learned.leverage, label, fixed)
+
+
+def ranked_list(
+    model: EvidenceModel, learned: EvidenceResult, size: int, groups: np.ndarray | None = None
+) -> GraphChoice:
+    """The `size` edges of largest leverage with one strength, tuned together with the hub's."""
+    label = group_labels(groups, len(model.coupling))
+    selected = np.zeros(len(model.edges), dtype=bool)
+    selected[np.argsort(-learned.leverage, kind="stable")[:size]] = True
+    state = replace(model, hub=np.maximum(learned.hub, HUB_SHARE * model.hub))
+    first = float(np.median(learned.edge_values[selected]))
+    state, strength = _tune(state, selected, first, label, HUB_SHARE * float(np.median(model.hub)))
+    evidence = edge_evidence(state, strength * selected)
+    gain = hub_evidence(model.loss, model.hub, model.ridge).value - evidence.value
+    description = list_description(model.loss.n_tasks, size)
+    values = strength * selected
+    return GraphChoice("edges", model.edges, selected, values, state.hub, gain, description, evidence.coefficients)
 
 
 def _with_likely_edges(

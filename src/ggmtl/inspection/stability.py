@@ -304,7 +304,7 @@ def _resample(plan: _Plan, blocks: list[LeastSquares], weights: np.ndarray, numb
         return TaskGraph.empty(names)
     if plan.hub is not None:
         candidates = CandidateEdges(plan.start.edges, plan.fixed)
-        fit = learn_by_evidence(_weighted(blocks, weights), plan.settings, candidates, plan.hub)
+        fit = learn_by_evidence(_weighted(blocks, weights), plan.settings, candidates, plan.hub)[-1]
     else:
         values = _relearn_by_validation(plan, _folded(plan, blocks, weights))
         fit = replace(plan.start, edge_values=values)

@@ -16,7 +16,7 @@ _BUFFER_BYTES = 2**25
 # Bytes of the cross products computed at a time, few enough to stay in the cache until they are added.
 _PRODUCT_BYTES = 2**20
 # Rows copied at a time from columns into the row-major buffer, few enough to stay in the cache.
-_TILE = 4096
+_TILE = 512
 
 
 class StatisticsBuilder:
@@ -120,13 +120,14 @@ class StatisticsBuilder:
             raise InputTypeError(
                 f"Task labels must be all strings or all numbers. Got {self._labels[0][0]!r} and {labels[0]!r} instead."
             )
-        known = self._position
-        before = len(known)
-        positions = np.array([known.setdefault(label, len(known)) for label in labels.tolist()], dtype=np.int64)
-        is_new = positions >= before
-        if is_new.any():
-            self._labels.append(labels[is_new])
-        return positions
+        known, wanted = self._position, labels.tolist()
+        found = list(map(known.get, wanted))
+        if None in found:
+            new = [k for k, place in enumerate(found) if place is None]
+            self._labels.append(labels[new])
+            for k in new:
+                found[k] = known[wanted[k]] = len(known)
+        return np.array(found, dtype=np.int64)
 
     def _fill(self, columns: Sequence[np.ndarray] | np.ndarray, target: np.ndarray, piece: slice) -> None:
         for start in range(piece.start, piece.stop, _TILE):
@@ -177,15 +178,17 @@ class StatisticsBuilder:
         if len(present) <= at_a_time:
             total[present] += segment_cross_products(rows, code, len(present))
             return
-        order = np.argsort(code, kind="stable")
-        borders = np.arange(0, len(present) + at_a_time, at_a_time).clip(max=len(present))
-        cuts = np.searchsorted(code[order], borders)
-        for first, last, start, stop in zip(borders[:-1], borders[1:], cuts[:-1], cuts[1:]):
-            chosen = order[start:stop]
-            places = present[first:last]
-            is_run = places[-1] - places[0] == last - first - 1
+        # Group the rows by slice only; numbers of 16 bits are sorted without comparisons.
+        n_slices = -(-len(present) // at_a_time)
+        number = (code // at_a_time).astype(np.uint16 if n_slices <= 2**16 else np.int64)
+        order = np.argsort(number, kind="stable")
+        cuts = np.concatenate([[0], np.cumsum(np.bincount(number, minlength=n_slices))])
+        for k in range(n_slices):
+            chosen, places = order[cuts[k] : cuts[k + 1]], present[k * at_a_time : (k + 1) * at_a_time]
+            is_run = places[-1] - places[0] == len(places) - 1
             where = slice(places[0], places[-1] + 1) if is_run else places
-            total[where] += segment_cross_products(rows[chosen], code[chosen] - first, last - first)
+            local = code.take(chosen) - k * at_a_time
+            total[where] += segment_cross_products(rows.take(chosen, axis=0), local, len(places))
 
     def _grow(self) -> None:
         """Make room for every task seen: doubling while small, by an eighth once the sums are large."""

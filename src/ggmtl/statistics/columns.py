@@ -109,7 +109,7 @@ def plan_columns(
 
 def text_columns(schema: pa.Schema, columns: Iterable[str]) -> list[str]:
     """Those of the columns that hold text, plain or dictionary-encoded."""
-    return [column for column in columns if _is_text(schema.field(column).type)]
+    return [column for column in columns if is_text(schema.field(column).type)]
 
 
 def distinct_values(batch: pa.RecordBatch, columns: Iterable[str], found: dict[str, set], source: str) -> None:
@@ -221,22 +221,29 @@ class RowReader:
             keep &= ~bad
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds numbers or truth values, plain or dictionary-encoded."""
     types = require("pyarrow.types", "cli", "Reading Arrow data")
     if types.is_dictionary(kind):
-        return _is_text(kind.value_type)
+        return is_number(kind.value_type)
+    return any(is_a(kind) for is_a in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds text, plain or dictionary-encoded."""
+    types = require("pyarrow.types", "cli", "Reading Arrow data")
+    if types.is_dictionary(kind):
+        return is_text(kind.value_type)
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
 def _check_numeric(column: str, kind: pa.DataType, source: str, rule: str) -> None:
-    types = require("pyarrow.types", "cli", "Reading Arrow data")
-    inner = kind.value_type if types.is_dictionary(kind) else kind
-    if any(is_a(inner) for is_a in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)):
+    if is_number(kind):
         return
-    if types.is_null(inner):
+    if require("pyarrow.types", "cli", "Reading Arrow data").is_null(kind):
         raise InputError(f"{source}: column {column!r} is empty. Leave it out.")
     remedy = "Turn it into numbers first, or leave it out of features=."
-    if _is_text(kind) and rule.startswith("features"):
+    if is_text(kind) and rule.startswith("features"):
         remedy = f'Pass categories="auto" or categories={{{column!r}: [...]}} for 0/1 features, or leave it out.'
     raise InputTypeError(f"{source}: column {column!r} is of type {kind}; {rule}. {remedy}")
 
@@ -246,7 +253,7 @@ def _plain(array: pa.Array) -> pa.Array:
     arrow = require("pyarrow", "cli", "Reading Arrow data")
     if arrow.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    return array.cast(arrow.large_string()) if _is_text(array.type) else array
+    return array.cast(arrow.large_string()) if is_text(array.type) else array
 
 
 def _to_floats(array: pa.Array) -> np.ndarray:
@@ -271,7 +278,7 @@ def _code_labels(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Distinct labels (text as str, whole numbers as int64) and the position of each row's label among them."""
     encoded = array.dictionary_encode()
     labels = encoded.dictionary.to_numpy(zero_copy_only=False)
-    if _is_text(array.type):
+    if is_text(array.type):
         labels = labels.astype(str)
     elif labels.dtype == object:
         labels = np.array(labels.tolist())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ggmtl.errors import InputError, InputTypeError, require
-from ggmtl.statistics.columns import StreamOptions
+from ggmtl.statistics.columns import StreamOptions, is_number, is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,8 +29,8 @@ class FileSource:
     def __init__(self, path: Any, file_format: str):
         self._dataset = require("pyarrow.dataset", "cli", f"Reading {file_format} files")
         self._format = file_format
-        self._name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else f"{len(list(path))} files"
         self._files, self._base = find_files(path, file_format)
+        self._name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else f"{self._files[0]} (and others)"
         self._data = self._open(None)
 
     @property
@@ -83,7 +83,6 @@ class FileSource:
         """The scanner of a data set would read row groups whole; a file by itself is read page by page."""
         arrow = require("pyarrow", "cli", "Reading Parquet files")
         parquet = require("pyarrow.parquet", "cli", "Reading Parquet files")
-        schema = arrow.schema([self.schema.field(column) for column in columns])
         with parquet.ParquetFile(
             fragment.path, filesystem=fragment.filesystem, pre_buffer=False, buffer_size=_PAGE_BYTES
         ) as file:
@@ -91,7 +90,8 @@ class FileSource:
             for batch in file.iter_batches(_rows_at_a_time(columns), columns=own):
                 constants = {c: arrow.repeat(arrow.scalar(keys.get(c)), len(batch)) for c in columns if c not in own}
                 arrays = [batch.column(c) if c in own else constants[c] for c in columns]
-                yield arrow.RecordBatch.from_arrays([a.cast(f.type) for a, f in zip(arrays, schema)], schema=schema)
+                kinds = [self.schema.field(c).type for c in columns]
+                yield arrow.RecordBatch.from_arrays([_as_kind(a, k) for a, k in zip(arrays, kinds)], names=columns)
 
     def _open(self, schema: pa.Schema | None) -> Any:
         arrow = require("pyarrow", "cli", f"Reading {self._format} files")
@@ -161,6 +161,12 @@ class StreamSource:
             raise InputError(f"{self.name} cannot be read: {error}") from error
 
 
+def _as_kind(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The array in the type that the first file has, unless both are numbers or both are text."""
+    alike = any(is_a(array.type) and is_a(kind) for is_a in (is_number, is_text))
+    return array if alike else array.cast(kind)
+
+
 def _rows_at_a_time(columns: Sequence[str]) -> int:
     return max(min(_READ_ROWS, _READ_BYTES // (8 * len(columns))), 1024)
 
@@ -168,7 +174,10 @@ def _rows_at_a_time(columns: Sequence[str]) -> int:
 def find_files(path: Any, file_format: str) -> tuple[Any, str | None]:
     """The files behind a file name, folder, glob pattern or list of them, sorted, and the folder they lie in."""
     if not isinstance(path, (str, os.PathLike)):
-        return [file for part in path for file in _list_files(os.fspath(part), file_format)], None
+        files = [file for part in path for file in _list_files(os.fspath(part), file_format)]
+        if not files:
+            raise InputError(f"path must name at least one {file_format} file. Got an empty list instead.")
+        return files, None
     text = os.fspath(path)
     if "://" in text:
         return text, None
