@@ -89,9 +89,9 @@ compare(model, winter, rest)
 
 # %%
 # One model for all wins, and by a lot. Cross-validation said otherwise, and it was not wrong: it spoke of *winter*. The
-# first fifth of the year ends in March. What a station's own model learns about winter does not hold in July; the
-# common model is less bound to it. No error measured on winter rows can foresee that. **Judge on rows like those you
-# will predict.**
+# first fifth of the year ends in March. What a station's own model learns about winter need not hold in July; one
+# model for all climates seems less bound to it. No error measured on winter rows can foresee that. **Judge on rows like
+# those you will predict.**
 #
 # A fifth of every season
 # -----------------------

@@ -48,7 +48,7 @@ def test_a_level_has_no_excess_over_itself(errors):
     assert deviation[1] == 0.0
 
 
-def test_the_simplest_level_within_one_standard_error_is_chosen():
+def test_a_graph_must_beat_the_best_simple_model_by_a_standard_error():
     count = np.ones((1, 50))
     noise = np.random.default_rng(0).normal(size=50)
     clearly_worse, alike, best = np.full(50, 5.0), 1.0 + 0.1 * noise**2, np.ones(50)
@@ -57,6 +57,21 @@ def test_the_simplest_level_within_one_standard_error_is_chosen():
     assert choose(levels, errors) == 2
     errors = FoldErrors(np.stack([clearly_worse, 1.0 + 0.1 * noise, best])[:, None, :], count)
     assert choose(levels, errors) == 1
+
+
+def test_the_best_simple_model_is_the_one_of_lowest_error():
+    count = np.ones((1, 50))
+    noise = 0.1 * np.random.default_rng(0).normal(size=50)
+    errors = FoldErrors(np.stack([np.full(50, 1.01) + noise, np.ones(50), np.full(50, 3.0)])[:, None, :], count)
+    assert choose([fit_named("pooled"), fit_named("hub"), fit_named("graph")], errors) == 1
+
+
+def test_of_graphs_about_as_good_the_sparsest_is_chosen():
+    count = np.ones((1, 50))
+    noise = np.random.default_rng(0).normal(size=50)
+    squared = np.stack([np.full(50, 9.0), np.full(50, 5.0), 1.0 + 0.1 * noise, np.ones(50)])
+    levels = [fit_named("hub"), fit_named("graph"), fit_named("graph"), fit_named("graph")]
+    assert choose(levels, FoldErrors(squared[:, None, :], count)) == 2
 
 
 def test_a_supported_graph_is_chosen_unless_clearly_worse():

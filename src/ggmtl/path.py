@@ -161,18 +161,29 @@ def cross_validate(folded: FoldedLoss, learn: Learner, n_jobs: int | None = None
 
 
 def choose(levels: Sequence[GraphFit], errors: FoldErrors | None) -> int:
-    """The simplest level whose error is within one paired standard error of the lowest.
+    """The best simple model, unless a graph is worth more.
 
     A graph that its criterion supports with all comparisons counted needs no further vote: it is taken unless its
-    error is more than that above the lowest.
+    error is more than a paired standard error above the lowest. Other graphs must beat the best simple model by
+    more than that; of those within it of the best graph, the sparsest is taken.
     """
     supported = [k for k, fit in enumerate(levels) if fit.supported]
     if errors is None:
         return supported[0] if supported else _without_folds(levels)
-    best = int(np.argmin(errors.mean()))
-    excess, deviation = errors.excess(best)
-    allowed = np.flatnonzero(excess <= deviation)
-    return next((k for k in supported if k in allowed), int(allowed[0]))
+    mean = errors.mean()
+    graphs = [k for k, fit in enumerate(levels) if fit.name == "graph"]
+    simple = [k for k, fit in enumerate(levels) if fit.name != "graph"]
+    excess, deviation = errors.excess(int(np.argmin(mean)))
+    for k in supported:
+        if excess[k] <= deviation[k]:
+            return k
+    best_simple = min(simple, key=lambda k: mean[k], default=None)
+    if not graphs:
+        return int(np.argmin(mean)) if best_simple is None else best_simple
+    excess, deviation = errors.excess(min(graphs, key=lambda k: mean[k]))
+    if best_simple is not None and excess[best_simple] <= deviation[best_simple]:
+        return best_simple
+    return next(k for k in graphs if excess[k] <= deviation[k])
 
 
 def _without_folds(levels: Sequence[GraphFit]) -> int:

@@ -227,13 +227,14 @@ def load_model(path: str | Path) -> GGMTLRegressor:
     --------
     >>> import tempfile
     >>> from pathlib import Path
-    >>> X, y = [[0.0], [1.0], [2.0], [0.0], [1.0], [2.0]], [0, 1, 2, 5, 6, 7]
-    >>> model = GGMTLRegressor().fit(X, y, tasks=list("aaabbb"))
+    >>> from ggmtl.datasets import make_clusters
+    >>> data = make_clusters(2, n_tasks=6, n_features=2, random_state=0)
+    >>> model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     model.save(Path(folder) / "model.ggmtl")
     ...     copy = load_model(Path(folder) / "model.ggmtl")
     >>> copy.tasks_.tolist(), bool((copy.coef_ == model.coef_).all())
-    (['a', 'b'], True)
+    ([0, 1, 2, 3, 4, 5], True)
     """
     state = read_model(path)
     known = inspect.signature(GGMTLRegressor).parameters
