@@ -118,7 +118,9 @@ def kill_when_busy(cluster, folder, killed):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_worker_killed_in_the_middle_changes_nothing(tmp_path):
+def test_a_worker_killed_in_the_middle_changes_nothing(tmp_path, monkeypatch):
+    # Workers are started afresh: without numba they start sooner.
+    monkeypatch.setenv("GGMTL_KERNELS", "numpy")
     meta = make_frame(rows=1).drop(columns="kind")
     ddf = dd.from_map(slow_part, range(16), folder=tmp_path, meta=meta)
     killed = []

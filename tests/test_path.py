@@ -139,3 +139,18 @@ def test_path_lists_every_level_and_marks_one():
     assert [row["n_edges"] for row in model.path_[2:5]] == [3, 6, 12]
     assert sum(row["chosen"] for row in model.path_) == 1
     assert all(row["standard_error"] > 0 for row in model.path_)
+
+
+def test_with_one_hold_out_the_graph_of_lowest_outer_loss_is_taken():
+    data = make_line(n_tasks=6, n_features=3, n_samples=20, random_state=0)
+    model = GGMTLRegressor(criterion="validation", hub=False, coupling=1.0, validation=0.25)
+    model.fit(data.X, data.y, tasks=data.tasks)
+    assert model._path_result.best.name == "graph"
+    assert model.validation_error_ is None
+
+
+def test_a_hub_can_be_fitted_twice():
+    data = make_line(n_tasks=4, n_features=3, n_samples=20, random_state=0)
+    model = HubRegressor().fit(data.X, data.y, tasks=data.tasks)
+    first = model.coef_
+    np.testing.assert_array_equal(model.fit(data.X, data.y, tasks=data.tasks).coef_, first)

@@ -147,7 +147,12 @@ def fit_path(
     errors = cross_validate(folded, learn, n_jobs) if enough and len(task_names) > 1 else None
     if errors is None and len(folded.scored) >= 2 and len(task_names) == 1:
         errors = cross_validate(folded, learn, n_jobs)
-    return PathResult(levels, errors, choose(levels, errors), criterion)
+    if errors is None and criterion == "validation":
+        # One hold-out: the densest graph is the one with the lowest outer loss, and all that the paper would ask.
+        chosen = max((k for k, fit in enumerate(levels) if fit.name == "graph"), default=len(levels) - 1)
+    else:
+        chosen = choose(levels, errors)
+    return PathResult(levels, errors, chosen, criterion)
 
 
 def cross_validate(folded: FoldedLoss, learn: Learner, n_jobs: int | None = None) -> FoldErrors:
@@ -169,7 +174,8 @@ def choose(levels: Sequence[GraphFit], errors: FoldErrors | None) -> int:
     """
     supported = [k for k, fit in enumerate(levels) if fit.supported]
     if errors is None:
-        return supported[0] if supported else _without_folds(levels)
+        names = [fit.name for fit in levels]
+        return supported[0] if supported else names.index("hub") if "hub" in names else len(levels) - 1
     mean = errors.mean()
     graphs = [k for k, fit in enumerate(levels) if fit.name == "graph"]
     simple = [k for k, fit in enumerate(levels) if fit.name != "graph"]
@@ -184,12 +190,6 @@ def choose(levels: Sequence[GraphFit], errors: FoldErrors | None) -> int:
     if best_simple is not None and excess[best_simple] <= deviation[best_simple]:
         return best_simple
     return next(k for k in graphs if excess[k] <= deviation[k])
-
-
-def _without_folds(levels: Sequence[GraphFit]) -> int:
-    """The last graph of a given criterion; the hub where evidence could not tell."""
-    names = [fit.name for fit in levels]
-    return names.index("hub") if "hub" in names else len(levels) - 1
 
 
 def learn_levels(

@@ -99,7 +99,7 @@ class HubRegressor(TaskRegressor):
             for a in ([slope] if slope is not None else [unit * g for g in _GRID])
             for b in ([intercept] if intercept is not None else [unit * g for g in _GRID])
         ]
-        best, table = select_by_folds(folds, grid, self._coefficients, self._scored(folds))
+        best, table = select_by_folds(folds, grid, self._models_at, self._scored(folds))
         return self._spread(total, *best), table.smallest
 
     def _given(self) -> tuple[float | None, float | None]:
@@ -117,5 +117,5 @@ class HubRegressor(TaskRegressor):
         """One strength per coefficient, kept positive so that every model is determined."""
         return np.maximum(np.where(self._slopes(loss), slope, intercept), 1e-8)
 
-    def _coefficients(self, loss: LeastSquares, strengths: tuple[float, float]) -> np.ndarray:
+    def _models_at(self, loss: LeastSquares, strengths: tuple[float, float]) -> np.ndarray:
         return hub_evidence(loss, self._spread(loss, *strengths)).coefficients
