@@ -30,7 +30,8 @@ bench: setup
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
 docs: setup
-	$(BIN)/python -m doctest README.md -o ELLIPSIS
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	$(BIN)/python -m sphinx -W --keep-going -q -E -b html docs docs/_build/html
 
 clean:
 	rm -rf $(VENV) build dist report.html

@@ -77,9 +77,7 @@ def test_standardising_is_a_ridge_on_scaled_columns():
     scaled = StandardScaler().fit_transform(X)
     model = IndependentRegressor(ridge=2.0).fit(X, y, tasks=tasks)
     one = Ridge(alpha=2.0).fit(scaled[tasks == 1], y[tasks == 1])
-    np.testing.assert_allclose(
-        model.predict(X, tasks=tasks)[tasks == 1], one.predict(scaled[tasks == 1]), atol=1e-9
-    )
+    np.testing.assert_allclose(model.predict(X, tasks=tasks)[tasks == 1], one.predict(scaled[tasks == 1]), atol=1e-9)
 
 
 def test_zero_ridge_is_minimum_norm_least_squares_even_with_one_row():
@@ -244,9 +242,7 @@ def covariance():
 def test_precision_step_equals_graphical_lasso_on_the_shifted_covariance(covariance):
     alpha = 0.3
     ours = sparse_precision(covariance, alpha, tol=1e-10, max_iter=2000)
-    _, theirs = graphical_lasso(
-        covariance + alpha * np.eye(8), alpha, tol=1e-10, enet_tol=1e-12, max_iter=1000
-    )
+    _, theirs = graphical_lasso(covariance + alpha * np.eye(8), alpha, tol=1e-10, enet_tol=1e-12, max_iter=1000)
     np.testing.assert_allclose(ours.precision, theirs, atol=1e-4)
     assert ours.gap < 1e-8
     np.testing.assert_array_equal(ours.precision == 0, np.abs(theirs) < 1e-9)
@@ -267,9 +263,7 @@ def test_precision_step_reaches_what_a_generic_solver_finds(covariance):
         return np.vdot(S, omega) - log_determinant + alpha * (np.trace(omega) + 2 * v[4:].sum())
 
     bounds = [(None, None)] * 4 + [(0, None)] * 12
-    best = optimize.minimize(
-        value, np.r_[np.zeros(4), np.full(12, 0.01)], bounds=bounds, method="L-BFGS-B", tol=1e-13
-    )
+    best = optimize.minimize(value, np.r_[np.zeros(4), np.full(12, 0.01)], bounds=bounds, method="L-BFGS-B", tol=1e-13)
     ours = sparse_precision(S, alpha, tol=1e-10, max_iter=2000)
     assert precision_objective(ours.precision, S, alpha) == pytest.approx(best.fun, abs=1e-5)
 
@@ -310,9 +304,7 @@ def test_structure_learning_is_stationary_and_its_objective_never_rises():
     fit = learn_structure(loss, strength, sparsity, max_iter=3000, tol=1e-12, inner_steps=300)
     assert (np.diff(fit.history) <= 1e-10).all()
     gram, moment, _ = loss.averaged()
-    gradient = (
-        2 * (np.matmul(gram, fit.slopes[..., None])[..., 0] - moment) + strength * fit.precision @ fit.slopes
-    )
+    gradient = 2 * (np.matmul(gram, fit.slopes[..., None])[..., 0] - moment) + strength * fit.precision @ fit.slopes
     np.testing.assert_allclose(gradient, 0, atol=1e-6)
     alpha = 2 * sparsity / (strength * 4)
     again = sparse_precision(fit.slopes @ fit.slopes.T / 4, alpha, tol=1e-11, max_iter=3000)

@@ -53,9 +53,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def fitted(folder):
     columns = ("--task", "shop", "--target", "sales")
-    result = _run(
-        "fit", folder / "in.csv", *columns, "--output", folder / "m.ggmtl", "--report", folder / "r.html"
-    )
+    result = _run("fit", folder / "in.csv", *columns, "--output", folder / "m.ggmtl", "--report", folder / "r.html")
     assert result.exit_code == 0, result.output
     return result
 
@@ -88,10 +86,7 @@ def test_predictions_are_those_of_the_model(fitted, folder):
 
 def test_encoding_is_remembered_for_files_with_fewer_categories(fitted, folder):
     _write(folder / "red.csv", [["red", "shop 1", 0.5]], ("colour", "shop", "price"))
-    assert (
-        _run("predict", folder / "m.ggmtl", folder / "red.csv", "--output", folder / "q.parquet").exit_code
-        == 0
-    )
+    assert _run("predict", folder / "m.ggmtl", folder / "red.csv", "--output", folder / "q.parquet").exit_code == 0
     table = pyarrow.parquet.read_table(folder / "q.parquet")
     assert table.column_names == ["colour", "shop", "price", "prediction"]
 
@@ -171,9 +166,7 @@ def test_usage_errors_exit_with_two(folder):
 
 
 def test_text_with_too_many_values_is_no_category(folder):
-    path = _write(
-        folder / "names.csv", [[f"t{k % 3}", f"name {k}", k] for k in range(60)], ("task", "name", "y")
-    )
+    path = _write(folder / "names.csv", [[f"t{k % 3}", f"name {k}", k] for k in range(60)], ("task", "name", "y"))
     result = _run("fit", path, "--task", "task", "--target", "y")
     assert result.exit_code == 1
     assert "60 different values" in result.stderr
@@ -222,8 +215,7 @@ def test_compare_knows_every_baseline():
 
     assert len(methods()) == 1 + len(baselines.__all__)
     assert (
-        "Did you mean 'MTRL'"
-        in _run("compare", __file__, "--task", "a", "--target", "b", "--methods", "MTRLL").stderr
+        "Did you mean 'MTRL'" in _run("compare", __file__, "--task", "a", "--target", "b", "--methods", "MTRLL").stderr
     )
 
 

@@ -277,9 +277,7 @@ def test_a_member_of_an_archive_is_taken_out(no_files, monkeypatch):
         (CONTENT, {"address": "http://example.org/x"}, "not https"),
     ],
 )
-def test_a_download_that_is_not_the_known_file_leaves_nothing_behind(
-    no_files, monkeypatch, content, options, message
-):
+def test_a_download_that_is_not_the_known_file_leaves_nothing_behind(no_files, monkeypatch, content, options, message):
     serve(monkeypatch, content, **options)
     with pytest.raises(InputError, match=message):
         _files.find_file(KNOWN, download=True)
@@ -483,14 +481,10 @@ def test_temperature_normals_are_read_from_either_form(tmp_path, suffix):
     path = tmp_path / f"normals.{suffix}"
     series = np.array([np.arange(100.0), 200 - np.arange(100.0)])
     if suffix == "npz":
-        np.savez(
-            path, temperature=series, station=np.array(["b", "a"]), longitude=[1.0, 2.0], latitude=[3.0, 4.0]
-        )
+        np.savez(path, temperature=series, station=np.array(["b", "a"]), longitude=[1.0, 2.0], latitude=[3.0, 4.0])
     else:
         lines = [
-            f"{name},{hour},{series[k, hour]},{k + 1},{k + 3}"
-            for hour in range(100)
-            for k, name in enumerate("ba")
+            f"{name},{hour},{series[k, hour]},{k + 1},{k + 3}" for hour in range(100) for k, name in enumerate("ba")
         ]
         path.write_text("\n".join(["station,hour,temperature,longitude,latitude", *lines]))
     data = datasets.load_temperature_normals(path, horizon=8)

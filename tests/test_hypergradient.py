@@ -38,9 +38,7 @@ def make_loss(rng, rows, models):
     )
 
 
-def make(
-    case, penalty="squared_l2", *, seed=0, coupling=None, hub=0.0, n=N, d=D, mode="exact", smoothing=0.05
-):
+def make(case, penalty="squared_l2", *, seed=0, coupling=None, hub=0.0, n=N, d=D, mode="exact", smoothing=0.05):
     """A hold-out criterion and edge values inside (0, 1)."""
     rows, edges = case
     rng = np.random.default_rng(seed)
@@ -165,9 +163,7 @@ def kronecker_gradient(criterion, edge_weights, strength):
     m = len(problem.edges)
     columns = [np.eye(n)[i] - np.eye(n)[j] for i, j in problem.edges]
     B = np.hstack([np.outer(b, b) for b in columns])
-    A = block_diag(*problem.loss.gram) + strength * np.kron(
-        laplacian_matrix(problem.edges, edge_weights, n), np.eye(d)
-    )
+    A = block_diag(*problem.loss.gram) + strength * np.kron(laplacian_matrix(problem.edges, edge_weights, n), np.eye(d))
     A += problem.ridge[0, 0] * np.eye(n * d)
     V = np.linalg.solve(A, problem.loss.moment.ravel())
     C = block_diag(*validation.gram) @ V - validation.moment.ravel()

@@ -35,9 +35,7 @@ def make_rows(seed=0, n=N, d=D, rows=10):
     return Rows(X, [A @ (centre + 0.5 * rng.normal(size=d)) + 0.3 * rng.normal(size=rows) for A in X])
 
 
-def make_problem(
-    rows, *, edges=EDGES, coupling=1.0, hub=0.0, ridge=1e-3, penalty="squared_l2", smoothing=1e-2
-):
+def make_problem(rows, *, edges=EDGES, coupling=1.0, hub=0.0, ridge=1e-3, penalty="squared_l2", smoothing=1e-2):
     loss = rows.statistics.least_squares()
     d = loss.n_features
     return InnerProblem(
@@ -123,9 +121,7 @@ def test_an_infinite_hub_pools_all_tasks():
 
 def test_a_hub_without_edges_shrinks_towards_the_mean():
     rows = make_rows()
-    weak, strong = (
-        solve_inner(make_problem(rows, hub=h), np.zeros(len(EDGES))).coefficients for h in (0.1, 100.0)
-    )
+    weak, strong = (solve_inner(make_problem(rows, hub=h), np.zeros(len(EDGES))).coefficients for h in (0.1, 100.0))
     assert np.ptp(strong, axis=0).max() < 0.3 * np.ptp(weak, axis=0).max()
 
 
@@ -195,8 +191,7 @@ def test_the_hessian_is_the_derivative_of_the_gradient(penalty):
     W = np.random.default_rng(3).normal(size=(N, D))
     step = 1e-5
     columns = [
-        (problem.gradient(W + step * unit, values) - problem.gradient(W - step * unit, values)).ravel()
-        / (2 * step)
+        (problem.gradient(W + step * unit, values) - problem.gradient(W - step * unit, values)).ravel() / (2 * step)
         for unit in np.eye(N * D).reshape(-1, N, D)
     ]
     np.testing.assert_allclose(problem.hessian(W, values).dense(), np.array(columns).T, atol=1e-7)
@@ -314,9 +309,7 @@ def test_a_warm_start_at_the_solution_takes_no_step(penalty):
 @pytest.mark.parametrize("penalty", ROBUST)
 def test_iterative_and_direct_solvers_agree(penalty):
     problem, values = make_problem(make_rows(), penalty=penalty, coupling=3.0, hub=0.5), edge_values()
-    direct, iterative = (
-        solve_inner(problem, values, tol=1e-10, method=m).coefficients for m in ("direct", "pcg")
-    )
+    direct, iterative = (solve_inner(problem, values, tol=1e-10, method=m).coefficients for m in ("direct", "pcg"))
     np.testing.assert_allclose(iterative, direct, atol=1e-7)
 
 
@@ -340,8 +333,7 @@ def test_permuting_rows_changes_nothing(penalty):
     orders = [np.random.default_rng(i).permutation(len(y)) for i, y in enumerate(rows.y)]
     shuffled = Rows([X[o] for X, o in zip(rows.X, orders)], [y[o] for y, o in zip(rows.y, orders)])
     first, second = (
-        solve_inner(make_problem(r, penalty=penalty), values, tol=1e-11).coefficients
-        for r in (rows, shuffled)
+        solve_inner(make_problem(r, penalty=penalty), values, tol=1e-11).coefficients for r in (rows, shuffled)
     )
     np.testing.assert_allclose(second, first, atol=1e-8)
 

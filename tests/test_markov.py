@@ -62,9 +62,7 @@ def test_sparse_pruned_iteration_matches_the_dense_one(inflation, weighted):
 def test_expansion_by_three_matches_the_dense_one():
     for seed in range(10):
         graph = random_graph(seed)
-        assert (
-            markov_clusters(graph, expansion=3).tolist() == dense_markov_clusters(graph, expansion=3).tolist()
-        )
+        assert markov_clusters(graph, expansion=3).tolist() == dense_markov_clusters(graph, expansion=3).tolist()
 
 
 def test_two_cliques_with_a_bridge_are_two_clusters():

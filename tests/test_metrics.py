@@ -165,9 +165,7 @@ def test_rmse_does_not_depend_on_row_order():
     rng = np.random.default_rng(0)
     y, predicted, tasks = rng.normal(size=50), rng.normal(size=50), rng.integers(0, 5, 50)
     order = rng.permutation(50)
-    assert task_rmse(y[order], predicted[order], tasks[order]) == pytest.approx(
-        task_rmse(y, predicted, tasks)
-    )
+    assert task_rmse(y[order], predicted[order], tasks[order]) == pytest.approx(task_rmse(y, predicted, tasks))
 
 
 def test_predictions_of_another_length_or_with_nan_are_refused():

@@ -73,10 +73,7 @@ def test_above_500_tasks_marks_are_clusters_sized_by_their_members():
     assert marks(ax) == 4
     assert {"400", "100", "50", "2"} <= set(texts(ax))
     area = {
-        round(size)
-        for c in ax.collections
-        if isinstance(c, PathCollection)
-        for size in 400 * c.get_sizes() / 34**2
+        round(size) for c in ax.collections if isinstance(c, PathCollection) for size in 400 * c.get_sizes() / 34**2
     }
     assert area == set(sizes)
     assert "48 alone" in ax.get_title()

@@ -79,9 +79,7 @@ def test_the_residual_reported_is_the_true_one(solver, operator):
     right = right_hand_side(system)
     solution = SOLVERS[solver](system).solve(right, tol=1e-4)
     expected = true_residual(system, right, solution.value)
-    rounding = (
-        1e-15 * np.linalg.norm(kronecker(system), 1) * np.linalg.norm(solution.value) / np.linalg.norm(right)
-    )
+    rounding = 1e-15 * np.linalg.norm(kronecker(system), 1) * np.linalg.norm(solution.value) / np.linalg.norm(right)
     assert solution.residual == pytest.approx(expected, rel=1e-6, abs=10 * rounding)
     assert solution.succeeded
 
@@ -96,9 +94,7 @@ def test_many_right_hand_sides_at_once_equal_one_by_one(solver, operator):
     assert together.succeeded
     for r in range(4):
         alone = prepared.solve(right[..., r].copy(), tol=1e-11)
-        np.testing.assert_allclose(
-            together.value[..., r], alone.value, atol=1e-7 * np.abs(alone.value).max(initial=0)
-        )
+        np.testing.assert_allclose(together.value[..., r], alone.value, atol=1e-7 * np.abs(alone.value).max(initial=0))
 
 
 @pytest.mark.parametrize("operator", SMALL)
@@ -180,9 +176,7 @@ def test_applications_count_every_product_with_the_operator():
 def test_a_singular_system_is_refused_naming_the_tasks(method):
     system = make(61, rows=5, edges=[[0, 1], [2, 6]], ridge=0.0)
     system.gram[[2, 6]] = grams(np.random.default_rng(0), 2, 3, 1)
-    with pytest.raises(
-        SingularSystemError, match=r"position 2, 6 .*Use a positive ridge, a hub, or link them"
-    ):
+    with pytest.raises(SingularSystemError, match=r"position 2, 6 .*Use a positive ridge, a hub, or link them"):
         prepare(system, method)
 
 

@@ -373,9 +373,7 @@ def test_scaled_statistics_are_those_of_scaled_rows():
 
 def test_without_an_intercept_nothing_is_centred():
     X, y, tasks = make_rows()
-    scaling = Scaling.from_statistics(
-        TaskStatistics.from_arrays(X, y, tasks), intercept=False, standardize=True
-    )
+    scaling = Scaling.from_statistics(TaskStatistics.from_arrays(X, y, tasks), intercept=False, standardize=True)
     assert not scaling.center.any()
     assert scaling.target_center == 0
     np.testing.assert_allclose(scaling.scale, np.sqrt((X**2).mean(axis=0)))
@@ -406,9 +404,7 @@ def test_user_units_give_the_same_predictions(intercept, standardize):
     slopes, intercepts = scaling.to_user_units(coefficients)
     scaled = np.einsum("rp,rp->r", scaling.design_rows(X), coefficients[tasks])
     expected = scaled * scaling.target_scale + scaling.target_center
-    np.testing.assert_allclose(
-        np.einsum("rd,rd->r", X, slopes[tasks]) + intercepts[tasks], expected, atol=1e-12
-    )
+    np.testing.assert_allclose(np.einsum("rd,rd->r", X, slopes[tasks]) + intercepts[tasks], expected, atol=1e-12)
     if not standardize:
         np.testing.assert_array_equal(scaling.scale, 1.0)
 

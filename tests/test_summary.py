@@ -224,9 +224,7 @@ def test_names_cannot_steer_a_terminal():
 
 def test_level_without_models_has_no_edges_to_draw(model):
     # What a file keeps of the levels that were not chosen: the name.
-    nothing = GraphFit(
-        "graph", np.empty((0, 2), int), np.empty(0), np.zeros(3), np.zeros(3), np.empty((0, 3)), 0.0
-    )
+    nothing = GraphFit("graph", np.empty((0, 2), int), np.empty(0), np.zeros(3), np.zeros(3), np.empty((0, 3)), 0.0)
     result = model._path_result
     chosen = result.chosen
     try:

@@ -39,9 +39,7 @@ def random_edges(rng, n, extra):
     return np.array(sorted(set(tree + more)), dtype=np.int64).reshape(-1, 2)
 
 
-def make(
-    seed, *, n=9, p=3, rows=8, edges=None, weights=None, coupling=None, hub=None, ridge=1e-6, curved=False
-):
+def make(seed, *, n=9, p=3, rows=8, edges=None, weights=None, coupling=None, hub=None, ridge=1e-6, curved=False):
     """A system with what is not given filled in."""
     rng = np.random.default_rng(seed)
     edges = random_edges(rng, n, n) if edges is None else np.asarray(edges, dtype=np.int64).reshape(-1, 2)
@@ -85,9 +83,7 @@ SMALL = {
     "hub without edges": lambda: make(9, edges=[], hub=[50.0] * 3),
     "curvature": lambda: make(10, curved=True),
     "curvature and hub": lambda: make(11, curved=True, hub=[1.0] * 3, rows=2),
-    "disconnected": lambda: make(
-        12, edges=[[0, 1], [1, 2], [3, 4], [4, 5], [6, 7], [6, 8]], coupling=[50.0] * 3
-    ),
+    "disconnected": lambda: make(12, edges=[[0, 1], [1, 2], [3, 4], [4, 5], [6, 7], [6, 8]], coupling=[50.0] * 3),
     "isolated tasks": lambda: make(13, edges=[[0, 1], [1, 2], [0, 2]]),
     "rank-deficient grams": lambda: make(14, rows=1, coupling=[20.0] * 3),
     "rank-deficient, six decades": lambda: make(15, rows=1, weights=decades, coupling=[1e3] * 3, ridge=1e-3),
@@ -105,9 +101,7 @@ LARGE = {
     "many tasks, six decades, hub": lambda: make(
         32, n=MANY, p=2, rows=1, edges=ring(MANY), weights=decades, coupling=[300.0, 30.0], hub=[1.0, 2.0]
     ),
-    "many tasks, curvature": lambda: make(
-        33, n=MANY, p=2, rows=1, edges=ring(MANY), coupling=[100.0] * 2, curved=True
-    ),
+    "many tasks, curvature": lambda: make(33, n=MANY, p=2, rows=1, edges=ring(MANY), coupling=[100.0] * 2, curved=True),
 }
 OPERATORS = SMALL | LARGE
 
@@ -153,9 +147,7 @@ def as_matrix(apply, n, p, basis=None):
 
 def hide_pyamg(monkeypatch):
     find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *a: None if name == "pyamg" else find(name, *a)
-    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "pyamg" else find(name, *a))
 
 
 # ---------------------------------------------------------------- the operator
@@ -200,9 +192,7 @@ def test_dense_and_apply_agree_for_any_shape(n, p, rows, seed, hub):
     rng = np.random.default_rng(seed)
     pairs = np.array([(i, j) for i in range(n) for j in range(i + 1, n)], dtype=np.int64).reshape(-1, 2)
     edges = pairs[rng.uniform(size=len(pairs)) < 0.4]
-    system = make(
-        seed, n=n, p=p, rows=rows, edges=edges, hub=np.full(p, 2.0 * hub), coupling=rng.uniform(0, 3, p)
-    )
+    system = make(seed, n=n, p=p, rows=rows, edges=edges, hub=np.full(p, 2.0 * hub), coupling=rng.uniform(0, 3, p))
     matrix = kronecker(system)
     np.testing.assert_allclose(system.dense(), matrix, atol=1e-12)
     np.testing.assert_allclose(as_matrix(system.apply, n, p), matrix, atol=1e-12)
@@ -212,9 +202,7 @@ def test_the_laplacian_is_incidence_times_weights():
     system = SMALL["six decades"]()
     E = system.incidence.toarray()
     expected = E.T @ np.diag(system.edge_weights) @ E
-    np.testing.assert_allclose(
-        laplacian(system.edges, system.edge_weights, 9).toarray(), expected, atol=1e-15
-    )
+    np.testing.assert_allclose(laplacian(system.edges, system.edge_weights, 9).toarray(), expected, atol=1e-15)
     np.testing.assert_allclose(system.degrees(), np.outer(np.diag(expected), system.coupling), rtol=1e-12)
 
 
@@ -231,9 +219,7 @@ PRECONDITIONERS = {
     "block-Jacobi": BlockJacobi.of,
     "graph level": GraphLevel.of,
     "two level": lambda system: TwoLevel(system, BlockJacobi.of(system), GraphLevel.of(system)),
-    "two level, two sweeps": lambda system: TwoLevel(
-        system, BlockJacobi.of(system), GraphLevel.of(system), sweeps=2
-    ),
+    "two level, two sweeps": lambda system: TwoLevel(system, BlockJacobi.of(system), GraphLevel.of(system), sweeps=2),
     "default": make_preconditioner,
 }
 
@@ -259,9 +245,7 @@ def test_preconditioners_take_many_columns_at_once(kind):
         values = np.random.default_rng(2).normal(size=(*system.shape, 3))
         together = precondition(values)
         for r in range(3):
-            np.testing.assert_allclose(
-                precondition(values[..., r].copy()), together[..., r], rtol=1e-10, atol=1e-13
-            )
+            np.testing.assert_allclose(precondition(values[..., r].copy()), together[..., r], rtol=1e-10, atol=1e-13)
 
 
 def test_preconditioners_leave_their_argument_alone():

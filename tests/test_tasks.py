@@ -155,13 +155,9 @@ def test_unused_categories_are_not_tasks():
     assert data.task_names.tolist() == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(
-    "as_input", [list, lambda v: np.array(v, dtype=object), lambda v: pd.Series(v, dtype=object)]
-)
+@pytest.mark.parametrize("as_input", [list, lambda v: np.array(v, dtype=object), lambda v: pd.Series(v, dtype=object)])
 def test_labels_of_mixed_kinds_are_refused(as_input):
-    with pytest.raises(
-        InputTypeError, match=r"'tasks' mixes labels of type int, str.*all strings or all numbers"
-    ):
+    with pytest.raises(InputTypeError, match=r"'tasks' mixes labels of type int, str.*all strings or all numbers"):
         read_training(X, Y, as_input(["b", 1, "b", "c", 1, "b"]))
 
 
@@ -203,9 +199,7 @@ def test_a_wrong_number_of_labels_is_refused():
 
 
 def test_a_misspelt_task_column_is_answered_with_the_right_one():
-    with pytest.raises(
-        InputError, match=r"no column 'shool'.*Did you mean 'school'\?.*'age', 'school', 'dose'"
-    ):
+    with pytest.raises(InputError, match=r"no column 'shool'.*Did you mean 'school'\?.*'age', 'school', 'dose'"):
         read_training(pd.DataFrame(columns()), Y, task="shool")
 
 
@@ -257,9 +251,7 @@ def test_infinite_values_are_refused_naming_column_and_count(library):
         pd.Series([1, 2, pd.NA, 4, 5, 6], dtype="Int64"),
         pd.Series([1.5, 2, pd.NA, 4, 5, 6], dtype="Float64"),
         pd.Series([True, False, pd.NA, True, True, False], dtype="boolean"),
-        pd.Series([1.5, None, None, 4, 5, 6], dtype=object)
-        .fillna(1.0)
-        .where([True, True, False, True, True, True]),
+        pd.Series([1.5, None, None, 4, 5, 6], dtype=object).fillna(1.0).where([True, True, False, True, True, True]),
     ],
     ids=["Int64", "Float64", "boolean", "object"],
 )

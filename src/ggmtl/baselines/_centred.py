@@ -71,9 +71,7 @@ def centre(loss: LeastSquares, intercept: bool) -> CentredLoss:
     magnitude = np.trace(gram, axis1=1, axis2=2)
     if not intercept:
         zero = np.zeros(n)
-        return CentredLoss(
-            gram, moment, loss.target_square, loss.count, np.zeros((n, d)), zero, magnitude, False
-        )
+        return CentredLoss(gram, moment, loss.target_square, loss.count, np.zeros((n, d)), zero, magnitude, False)
     rows = np.where(loss.count > 0, loss.count, 1.0)
     feature_sum, target_sum = loss.gram[:, :d, d], loss.moment[:, d]
     mean, target_mean = feature_sum / rows[:, None], target_sum / rows

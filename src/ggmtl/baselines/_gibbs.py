@@ -56,15 +56,11 @@ class ChainDraws:
     log_posterior: np.ndarray
 
 
-def start_state(
-    loss: CentredLoss, relation: WishartRelation | LassoRelation, rng: np.random.Generator
-) -> GibbsState:
+def start_state(loss: CentredLoss, relation: WishartRelation | LassoRelation, rng: np.random.Generator) -> GibbsState:
     """Begin with all features in, and slopes and noise scattered so that chains start apart."""
     n, d = loss.shape
     spread = 1.0 / np.sqrt(max(d, 1))
-    return GibbsState(
-        spread * rng.standard_normal((n, d)), np.ones(d), rng.uniform(0.5, 2.0, size=n), 0.5, relation
-    )
+    return GibbsState(spread * rng.standard_normal((n, d)), np.ones(d), rng.uniform(0.5, 2.0, size=n), 0.5, relation)
 
 
 def sweep(

@@ -98,9 +98,7 @@ def _draw_scale(scale, scatter, degrees, n_rows, rng: np.random.Generator) -> fl
     power = _SHAPE + 0.5 * len(scatter) * degrees
 
     def log_density(x: float) -> float:
-        return (
-            power * x - _RATE * np.exp(x) - 0.5 * (degrees + n_rows) * np.log(np.exp(x) + eigenvalues).sum()
-        )
+        return power * x - _RATE * np.exp(x) - 0.5 * (degrees + n_rows) * np.log(np.exp(x) + eigenvalues).sum()
 
     return float(np.exp(_slice_step(np.log(scale), log_density, rng)))
 

@@ -58,9 +58,7 @@ def select_by_folds(
     scored : iterable of int, optional
         Folds that are held out in turn; all unless told. The others train every time.
     """
-    return select_by_paths(
-        folds, grid, lambda loss, path: (fit(loss, candidate) for candidate in path), scored
-    )
+    return select_by_paths(folds, grid, lambda loss, path: (fit(loss, candidate) for candidate in path), scored)
 
 
 def select_by_paths(

@@ -153,9 +153,7 @@ class BMSLRegressor(TaskRegressor):
         for name, least in (("n_chains", 2), ("n_warmup", 0), ("n_samples", 4)):
             value = getattr(self, name)
             if value != int(value) or value < least:
-                raise ParameterError(
-                    f"{name} must be a whole number not below {least}. Got {value!r} instead."
-                )
+                raise ParameterError(f"{name} must be a whole number not below {least}. Got {value!r} instead.")
         if len(self.noise_prior) != 2 or min(self.noise_prior) <= 0:
             raise ParameterError(
                 f"noise_prior must be two positive numbers (shape, rate). Got {self.noise_prior!r} instead."

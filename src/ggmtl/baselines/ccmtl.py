@@ -52,7 +52,7 @@ class CCMTLRegressor(TaskRegressor):
     strength_ : float
         λ.
     validation_error_ : float or None
-        Mean squared error on held-out rows, where λ was chosen by cross-validation.
+        Root mean squared error on held-out rows, where λ was chosen by cross-validation.
 
     Examples
     --------
@@ -96,7 +96,7 @@ class CCMTLRegressor(TaskRegressor):
         graph = TaskGraph(edges, np.ones(len(edges)), statistics.task_names)
         attributes = {
             "strength_": strength,
-            "validation_error_": None if error is None else error * self._scaling.target_scale**2,
+            "validation_error_": None if error is None else float(np.sqrt(error)) * self._scaling.target_scale,
         }
         return LearnedModels(coefficients, graph, attributes=attributes)
 

@@ -43,7 +43,7 @@ class HubRegressor(TaskRegressor):
     strength_ : array of shape (d + 1,)
         The strength of every coefficient, intercept last.
     validation_error_ : float or None
-        Mean squared error on held-out rows, where strengths were chosen by cross-validation.
+        Root mean squared error on held-out rows, where strengths were chosen by cross-validation.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class HubRegressor(TaskRegressor):
         fit = hub_evidence(sum_of(folds), strengths)
         attributes = {
             "strength_": strengths,
-            "validation_error_": None if error is None else error * self._scaling.target_scale**2,
+            "validation_error_": None if error is None else float(np.sqrt(error)) * self._scaling.target_scale,
         }
         return LearnedModels(fit.coefficients, TaskGraph.empty(statistics.task_names), fit.common, attributes)
 

@@ -36,7 +36,7 @@ class IndependentRegressor(TaskRegressor):
     ridge_, strength_ : float
         ρ.
     validation_error_ : float or None
-        Mean squared error on held-out rows at ρ, where it was chosen by cross-validation.
+        Root mean squared error on held-out rows at ρ, where it was chosen by cross-validation.
 
     Examples
     --------
@@ -70,6 +70,6 @@ class IndependentRegressor(TaskRegressor):
         if ridge is None:
             ridge, table = choose_ridge(folds, statistics, self.fit_intercept, self._scored(folds))
         coefficients = RidgeFactor.of(centre(sum_of(folds), self.fit_intercept)).solve(ridge)
-        error = None if table is None else table.smallest * self._scaling.target_scale**2
+        error = None if table is None else float(np.sqrt(table.smallest)) * self._scaling.target_scale
         attributes = {"ridge_": ridge, "strength_": ridge, "validation_error_": error}
         return LearnedModels(coefficients, TaskGraph.empty(statistics.task_names), attributes=attributes)

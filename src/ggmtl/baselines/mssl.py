@@ -131,7 +131,7 @@ class MSSLRegressor(TaskRegressor):
     history_ : array
         Objective after every iteration.
     n_iter_, converged_, validation_error_
-        Iterations, whether they settled, and the mean squared error on held-out rows (None if none were).
+        Iterations, whether they settled, and the root mean squared error on held-out rows (None if none were).
 
     Examples
     --------
@@ -184,7 +184,7 @@ class MSSLRegressor(TaskRegressor):
             "history_": fit.history,
             "n_iter_": len(fit.history),
             "converged_": fit.converged,
-            "validation_error_": None if table is None else table.smallest * self._scaling.target_scale**2,
+            "validation_error_": None if table is None else float(np.sqrt(table.smallest)) * self._scaling.target_scale,
         }
         graph = covariance_to_graph(partial_correlation(fit.precision), statistics.task_names)
         return LearnedModels(loss.with_intercepts(fit.slopes), graph, attributes=attributes)

@@ -41,7 +41,7 @@ class PooledRegressor(TaskRegressor):
     ridge_, strength_ : float
         ρ.
     validation_error_ : float or None
-        Mean squared error on held-out rows at ρ, where it was chosen by cross-validation.
+        Root mean squared error on held-out rows at ρ, where it was chosen by cross-validation.
 
     Examples
     --------
@@ -76,7 +76,7 @@ class PooledRegressor(TaskRegressor):
         if ridge is None:
             ridge, table = choose_ridge(merged, statistics, self.fit_intercept, self._scored(folds))
         model = RidgeFactor.of(centre(sum_of(merged), self.fit_intercept)).solve(ridge)
-        error = None if table is None else table.smallest * self._scaling.target_scale**2
+        error = None if table is None else float(np.sqrt(table.smallest)) * self._scaling.target_scale
         return LearnedModels(
             np.repeat(model, statistics.n_tasks, axis=0),
             TaskGraph.empty(statistics.task_names),

@@ -30,17 +30,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Input = Annotated[
-    Path, typer.Argument(help="CSV or Parquet file.", exists=True, dir_okay=False, readable=True)
-]
-Model = Annotated[
-    Path, typer.Argument(help="File written by fit.", exists=True, dir_okay=False, readable=True)
-]
+Input = Annotated[Path, typer.Argument(help="CSV or Parquet file.", exists=True, dir_okay=False, readable=True)]
+Model = Annotated[Path, typer.Argument(help="File written by fit.", exists=True, dir_okay=False, readable=True)]
 Task = Annotated[str, typer.Option(help="Column that says which task a row belongs to.")]
 Target = Annotated[str, typer.Option(help="Column to predict.")]
-Features = Annotated[
-    str | None, typer.Option(help="Columns to learn from, separated by commas. Default: all others.")
-]
+Features = Annotated[str | None, typer.Option(help="Columns to learn from, separated by commas. Default: all others.")]
 DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows that miss a value.")]
 
 
@@ -127,9 +121,7 @@ def predict(
     """Predict new rows: the file's columns and one more, prediction."""
     fitted, encoding = workflow.load(model)
     if not isinstance(fitted.task, str):
-        raise InputError(
-            f"{model} was not fitted to a table with a task column; use Python to predict with it."
-        )
+        raise InputError(f"{model} was not fitted to a table with a task column; use Python to predict with it.")
     fitted.set_params(unseen=unseen)
     table, frame, dropped = workflow.read_new_rows(data, fitted, encoding, drop_missing)
     values = fitted.predict(frame)
@@ -177,9 +169,7 @@ def compare(
 def reproduce(
     what: Annotated[str, typer.Argument(help="table1, table2, table3, table4, figures or all.")],
     quick: Annotated[bool, typer.Option("--quick", help="Two runs, small grids, fewer methods.")] = False,
-    output: Annotated[Path, typer.Option(help="Folder of the pages and of the results kept.")] = Path(
-        "results"
-    ),
+    output: Annotated[Path, typer.Option(help="Folder of the pages and of the results kept.")] = Path("results"),
     jobs: Annotated[int | None, typer.Option(help="Processes. Default: one per processor.", min=1)] = None,
 ) -> None:
     """Compute the paper's tables and figures; a run that was stopped continues where it stopped."""
@@ -226,9 +216,7 @@ def _fit(frame: pa.Table, target: np.ndarray, task: str) -> GGMTLRegressor:
     with warnings.catch_warnings(record=True) as caught, working(f"Fitting {n_tasks:,} tasks"):
         warnings.simplefilter("always")
         model = GGMTLRegressor(task=task).fit(frame, target)
-    for text in dict.fromkeys(
-        str(entry.message) for entry in caught if issubclass(entry.category, UserWarning)
-    ):
+    for text in dict.fromkeys(str(entry.message) for entry in caught if issubclass(entry.category, UserWarning)):
         say(f"Note: {text}", "dim")
     return model
 

@@ -67,8 +67,7 @@ def choose_methods(names: list[str] | None) -> dict[str, type]:
     for name in names:
         if name.lower() not in lower:
             raise ParameterError(
-                f"--methods: there is no method {name!r}.{did_you_mean(name, known)} "
-                f"Known: {', '.join(known)}."
+                f"--methods: there is no method {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}."
             )
     return {lower[name.lower()]: known[lower[name.lower()]] for name in names}
 
@@ -141,9 +140,7 @@ def _verdict(squared: dict[str, np.ndarray], count: np.ndarray) -> str:
     gain, low, high = 1.0 - np.sqrt(np.maximum(1.0 - shares, 0.0))
     span = f"(95 % interval of the gain: {_signed(low)} to {_signed(high)})"
     if low > 0:
-        return (
-            f"{OWN} has the lowest error: {percent(gain)} below {names[best]}, the best of the others {span}."
-        )
+        return f"{OWN} has the lowest error: {percent(gain)} below {names[best]}, the best of the others {span}."
     if high < 0:
         return f"{names[best]} has a lower error than {OWN}, which is {percent(-gain)} above {span}."
     return f"{OWN} and {names[best]}, the best of the others, cannot be told apart {span}."

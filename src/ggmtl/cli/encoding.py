@@ -32,9 +32,7 @@ class Encoding:
     def of(cls, table: pa.Table, features: list[str], target: str) -> Encoding:
         """Read off the types and categories of the columns."""
         if not _is_number(table[target].type):
-            raise InputError(
-                f"The target {target!r} must hold numbers. It holds {table[target].type} instead."
-            )
+            raise InputError(f"The target {target!r} must hold numbers. It holds {table[target].type} instead.")
         columns = tuple((name, _categories(table[name], name)) for name in features)
         columns = tuple((name, found) for name, found in columns if found is None or len(found) > 1)
         if not columns:
@@ -46,8 +44,7 @@ class Encoding:
         """The inverse of `to_plain`."""
         try:
             columns = tuple(
-                (str(name), None if found is None else tuple(map(str, found)))
-                for name, found in value["columns"]
+                (str(name), None if found is None else tuple(map(str, found))) for name, found in value["columns"]
             )
             return cls(str(value["target"]), columns)
         except (KeyError, TypeError, ValueError) as error:
@@ -68,8 +65,7 @@ class Encoding:
     def notes(self) -> list[str]:
         """What was done to text columns, in words."""
         return [
-            f"{name}: text, one 0/1 column for each of {len(found) - 1} categories; "
-            f"the reference is {found[0]!r}"
+            f"{name}: text, one 0/1 column for each of {len(found) - 1} categories; the reference is {found[0]!r}"
             for name, found in self.columns
             if found is not None
         ]
@@ -117,9 +113,7 @@ def _check_categories(text: pa.ChunkedArray, name: str, found: tuple[str, ...]) 
 
 def _numbers(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     if not (_is_number(column.type) or pa.types.is_boolean(column.type)):
-        raise InputError(
-            f"Column {name!r} must hold numbers, as in training. It holds {column.type} instead."
-        )
+        raise InputError(f"Column {name!r} must hold numbers, as in training. It holds {column.type} instead.")
     return pc.cast(column, pa.float64(), safe=False)
 
 

@@ -117,6 +117,4 @@ def show_comparison(comparison: Comparison) -> None:
     out.print()
     out.print(plain(comparison.verdict, "bold"))
     if comparison.n_unscored:
-        out.print(
-            plain(f"{comparison.n_unscored:,} rows of tasks with a single fold were not scored.", _QUIET)
-        )
+        out.print(plain(f"{comparison.n_unscored:,} rows of tasks with a single fold were not scored.", _QUIET))

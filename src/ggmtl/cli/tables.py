@@ -51,11 +51,7 @@ def check_columns(table: pa.Table, columns: Sequence[str], path: Path) -> None:
     for name in columns:
         if name not in known:
             near = did_you_mean(name, known)
-            listing = (
-                ""
-                if near
-                else f" It has {', '.join(map(repr, known[:12]))}{' …' if len(known) > 12 else ''}."
-            )
+            listing = "" if near else f" It has {', '.join(map(repr, known[:12]))}{' …' if len(known) > 12 else ''}."
             raise InputError(f"{path} has no column {name!r}.{near}{listing}")
 
 

@@ -150,21 +150,26 @@ def _step(
 ) -> tuple[EvidenceModel, np.ndarray]:
     """One multiplicative step of edges and hub, or of the coupling."""
     moments = evidence.expectations
-    tiny = np.finfo(float).tiny
     if vary_coupling:
         prior, posterior = (
             np.bincount(label, moments.coupling_prior),
             np.bincount(label, moments.coupling_posterior),
         )
-        coupling = model.coupling * ((prior + tiny) / (posterior + tiny))[label]
+        coupling = model.coupling * _ratio(prior, posterior)[label]
         scale = coupling[label == np.bincount(label).argmax()].mean()
         return replace(model, coupling=np.clip(coupling / scale, 1e-6, 1e6)), values * scale
     unit = max(float(model.loss.count.mean()), 1.0)
     prior, posterior = np.bincount(label, moments.hub_prior), np.bincount(label, moments.hub_posterior)
-    hub = model.hub * ((prior + tiny) / (posterior + tiny))[label] ** power
-    changed = values * (moments.edge_prior / np.maximum(moments.edge_posterior, tiny)) ** power
+    hub = model.hub * _ratio(prior, posterior)[label] ** power
+    changed = values * _ratio(moments.edge_prior, moments.edge_posterior) ** power
     changed = np.maximum(changed, _FLOOR * changed.max(initial=0.0))
     return replace(model, hub=np.clip(hub, _LOWEST * unit, _HIGHEST * unit)), changed
+
+
+def _ratio(prior: np.ndarray, posterior: np.ndarray) -> np.ndarray:
+    """Prior over posterior expectation, both positive but for rounding; no step changes a strength beyond reason."""
+    tiny = np.finfo(float).tiny
+    return np.clip(np.maximum(prior, tiny) / np.maximum(posterior, tiny), 1e-4, 1e4)
 
 
 def _leverage(model: EvidenceModel, values: np.ndarray, evidence: EdgeEvidence) -> np.ndarray:

@@ -120,9 +120,7 @@ def _fetch(file: DataFile, url: str) -> bytes:
     try:
         with urlopen(url, timeout=TIMEOUT_SECONDS) as response:
             if not response.geturl().startswith("https://"):
-                raise InputError(
-                    f"{url} leads to {response.geturl()}, which is not https; nothing was downloaded."
-                )
+                raise InputError(f"{url} leads to {response.geturl()}, which is not https; nothing was downloaded.")
             content = response.read(MAX_DOWNLOAD + 1)
     except OSError as error:
         raise InputError(
@@ -140,8 +138,7 @@ def _unzip(file: DataFile, content: bytes) -> bytes:
             return archive.read(file.member or "")
     except (zipfile.BadZipFile, KeyError) as error:
         raise InputError(
-            f"{file.url} must be a zip archive that holds {file.member!r} ({error}). Its public home: "
-            f"{file.home}."
+            f"{file.url} must be a zip archive that holds {file.member!r} ({error}). Its public home: {file.home}."
         ) from error
 
 

@@ -31,9 +31,7 @@ def forecast_tasks(
     n_rows = len(range(0, n_starts, every))
     n_train = int(train_share * n_rows)
     if not 0 < n_train < n_rows:
-        raise InputError(
-            f"{n_rows} rows per task are too few to train on the first {train_share:.0%} of them."
-        )
+        raise InputError(f"{n_rows} rows per task are too few to train on the first {train_share:.0%} of them.")
     first_test = n_train * every
     common = {
         "feature_names": tuple(f"t-{lag}" if lag else "t" for lag in range(lags - 1, -1, -1)),
@@ -62,6 +60,5 @@ def _check_window(series: np.ndarray, lags: int, horizon: int, every: int) -> No
             raise ParameterError(f"{name} must be a whole number of at least 1. Got {value!r} instead.")
     if series.shape[1] < lags + horizon:
         raise InputError(
-            f"Each series must have at least lags + horizon = {lags + horizon} values. Got "
-            f"{series.shape[1]} instead."
+            f"Each series must have at least lags + horizon = {lags + horizon} values. Got {series.shape[1]} instead."
         )

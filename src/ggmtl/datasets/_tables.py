@@ -18,15 +18,11 @@ def read_csv(path: Path, required: tuple[str, ...]) -> dict[str, np.ndarray]:
     with path.open(newline="", encoding="utf-8-sig") as stream:
         rows = [row for row in csv.reader(stream) if row]
     if len(rows) < 2:
-        raise InputError(
-            f"{path} must have a header line and at least one row. Got {len(rows)} lines instead."
-        )
+        raise InputError(f"{path} must have a header line and at least one row. Got {len(rows)} lines instead.")
     header = [name.strip() for name in rows[0]]
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != len(header):
-            raise InputError(
-                f"{path}, line {number}: {len(header)} fields were expected. Got {len(row)} instead."
-            )
+            raise InputError(f"{path}, line {number}: {len(header)} fields were expected. Got {len(row)} instead.")
     if len(set(header)) < len(header):
         raise InputError(f"{path} must have columns of different names. Got {', '.join(header)} instead.")
     _check_present(path, required, header, "column")

@@ -27,9 +27,7 @@ VOICE = (
 VISIT_GAP_DAYS = 0.5
 
 
-def load_parkinson(
-    test_time: bool = False, path: str | Path | None = None, download: bool = False
-) -> TaskData:
+def load_parkinson(test_time: bool = False, path: str | Path | None = None, download: bool = False) -> TaskData:
     """Motor UPDRS from age, sex and 16 voice measures: 42 tasks, 5,875 rows, 18 features.
 
     About six recordings are made at one visit, minutes apart, and their scores are all but equal, so random

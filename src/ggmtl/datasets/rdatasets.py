@@ -81,9 +81,7 @@ def _is(table: Any, column: str, value: str) -> np.ndarray:
     """0/1 coding of one category; a value that never occurs would be a silent column of zeros."""
     coded = np.asarray(table[column].astype(str) == value, dtype=np.float64)
     if not coded.any():
-        raise InputError(
-            f"Column {column!r} must have the value {value!r}. Got {sorted(set(table[column]))} instead."
-        )
+        raise InputError(f"Column {column!r} must have the value {value!r}. Got {sorted(set(table[column]))} instead.")
     return coded
 
 

@@ -15,14 +15,12 @@ from ggmtl.tasks import TaskData
 COMPUTER = DataFile(
     path="computer/conjointAnalysisComputerBuyers.mat",
     sha256="6e6b5f98f438c7d15ed6c7adab44322c9345f52263a4f3026322019f184679b5",
-    home="Lenk et al. 1996, 'Hierarchical Bayes conjoint analysis'; the file goes round with several "
-    "multi-task papers",
+    home="Lenk et al. 1996, 'Hierarchical Bayes conjoint analysis'; the file goes round with several multi-task papers",
 )
 SALES = DataFile(
     path="sales/Sales_Transactions_Dataset_Weekly.csv",
     sha256="c406378a12fd93d4ac6c3751bca8bc345554461e000d3708759cef26e0bb8cc1",
-    home="UCI archive, data set 396 "
-    "(https://archive.ics.uci.edu/dataset/396/sales+transactions+dataset+weekly)",
+    home="UCI archive, data set 396 (https://archive.ics.uci.edu/dataset/396/sales+transactions+dataset+weekly)",
     url="https://archive.ics.uci.edu/static/public/396/sales+transactions+dataset+weekly.zip",
     member="Sales_Transactions_Dataset_Weekly.csv",
 )

@@ -122,9 +122,7 @@ def farthest_points(position: np.ndarray, count: int) -> np.ndarray:
 def _known(stations: Sequence[str], names: np.ndarray) -> list[str]:
     for station in stations:
         if station not in names:
-            raise InputError(
-                f"There is no station {station!r} among the {len(names)}.{did_you_mean(station, names)}"
-            )
+            raise InputError(f"There is no station {station!r} among the {len(names)}.{did_you_mean(station, names)}")
     return list(stations)
 
 

@@ -224,6 +224,4 @@ def _column_max(matrix) -> np.ndarray:
 def _select(matrix, keep) -> sparse.csc_array:
     """Hold on to the marked entries."""
     before = np.concatenate([[0], np.cumsum(keep)])
-    return sparse.csc_array(
-        (matrix.data[keep], matrix.indices[keep], before[matrix.indptr]), shape=matrix.shape
-    )
+    return sparse.csc_array((matrix.data[keep], matrix.indices[keep], before[matrix.indptr]), shape=matrix.shape)

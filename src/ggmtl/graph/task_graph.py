@@ -46,9 +46,7 @@ class TaskGraph:
             raise InputError(f"There are {len(edges)} edges but {len(weights)} weights.")
         if len(edges):
             if edges.min() < 0 or edges.max() >= len(names):
-                raise InputError(
-                    f"Edges must join positions 0 … {len(names) - 1}. Got {edges.min()} … {edges.max()}."
-                )
+                raise InputError(f"Edges must join positions 0 … {len(names) - 1}. Got {edges.min()} … {edges.max()}.")
             if (edges[:, 0] == edges[:, 1]).any():
                 raise InputError("An edge must join two different tasks.")
             if not np.isfinite(weights).all() or (weights < 0).any():
@@ -70,9 +68,7 @@ class TaskGraph:
         return cls(np.empty((0, 2), dtype=np.int64), np.empty(0), np.asarray(task_names))
 
     @classmethod
-    def from_adjacency(
-        cls, adjacency: Any, task_names: Sequence[Any] | np.ndarray | None = None
-    ) -> TaskGraph:
+    def from_adjacency(cls, adjacency: Any, task_names: Sequence[Any] | np.ndarray | None = None) -> TaskGraph:
         """Read a symmetric matrix of weights; its diagonal is ignored and zeros are no edges."""
         matrix: Any = sparse.coo_array(adjacency)
         if matrix.shape[0] != matrix.shape[1]:

@@ -51,9 +51,7 @@ def map(model_or_graph: Any, coordinates: Any, ax: Any = None, clusters: Any = N
     tasks = graph_of(model_or_graph)
     points = given_points(tasks, coordinates, "coordinates")
     if len(points) and np.abs(points[:, 1]).max() > 90:
-        raise InputError(
-            "coordinates must be (longitude, latitude): a latitude is beyond ±90°. Are they swapped?"
-        )
+        raise InputError("coordinates must be (longitude, latitude): a latitude is beyond ±90°. Are they swapped?")
     clusters = clusters_of(tasks, clusters)
     ax = axes_of(ax, (7.2, 4.8))
     _frame(ax, points)

@@ -48,9 +48,7 @@ def mark_clusters(ax: Any, ordered: np.ndarray) -> None:
     styles = cluster_styles(ordered)
     for number, start, length in cluster_runs(ordered):
         bar = patches.Rectangle((0.0, start - 0.5), 0.012, length)
-        bar.set(
-            facecolor=styles[number][0], edgecolor="white", linewidth=0.5, transform=ax.get_yaxis_transform()
-        )
+        bar.set(facecolor=styles[number][0], edgecolor="white", linewidth=0.5, transform=ax.get_yaxis_transform())
         ax.add_patch(bar)
 
 

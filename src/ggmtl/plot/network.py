@@ -27,9 +27,7 @@ from ggmtl.plot.style import (
 from ggmtl.plot.supernodes import draw_clusters
 
 
-def graph(
-    model_or_graph: Any, ax: Any = None, clusters: Any = None, confidence: Any = None, layout: Any = None
-) -> Any:
+def graph(model_or_graph: Any, ax: Any = None, clusters: Any = None, confidence: Any = None, layout: Any = None) -> Any:
     """Draw tasks as points, coloured by cluster, and edges as lines, as wide as their weight.
 
     More than 500 tasks are drawn as their clusters: a disc for each, its area the number of members, joined
@@ -99,9 +97,7 @@ def adjacency(model_or_graph: Any, ax: Any = None, clusters: Any = None) -> Any:
     if tasks.n_edges:
         ax.figure.colorbar(image, ax=ax, label="weight", shrink=0.8)
     else:
-        ax.text(
-            0.5, 0.5, "no edges", transform=ax.transAxes, ha="center", va="center", color="0.4", fontsize=12
-        )
+        ax.text(0.5, 0.5, "no edges", transform=ax.transAxes, ha="center", va="center", color="0.4", fontsize=12)
     return ax
 
 

@@ -136,9 +136,7 @@ def scatter_tasks(ax: Any, points: np.ndarray, styles: list[tuple[str, str]], si
         )
 
 
-def draw_edges(
-    ax: Any, points: np.ndarray, edges: np.ndarray, weights: np.ndarray, confidence: Any, width: float
-):
+def draw_edges(ax: Any, points: np.ndarray, edges: np.ndarray, weights: np.ndarray, confidence: Any, width: float):
     """Draw edges: width grows with the weight, opacity with the confidence."""
     lines = require("matplotlib.collections", "plot", "ggmtl.plot").LineCollection
     colors = require("matplotlib.colors", "plot", "ggmtl.plot").to_rgba_array
@@ -149,13 +147,9 @@ def draw_edges(
     ax.add_collection(collection, autolim=False)
 
 
-def place_labels(
-    ax: Any, points: np.ndarray, texts: Iterable[tuple[int, str]], radius: Any, fontsize: float
-) -> None:
+def place_labels(ax: Any, points: np.ndarray, texts: Iterable[tuple[int, str]], radius: Any, fontsize: float) -> None:
     """Write labels beside their points, in the order given, but none that would touch a point or a label."""
-    halo = [
-        require("matplotlib.patheffects", "plot", "ggmtl.plot").withStroke(linewidth=2, foreground="white")
-    ]
+    halo = [require("matplotlib.patheffects", "plot", "ggmtl.plot").withStroke(linewidth=2, foreground="white")]
     # A figure finds its layout when it is drawn; only then is the room known.
     getattr(ax.figure, "draw_without_rendering", ax.apply_aspect)()
     pixels = ax.transData.transform(points)

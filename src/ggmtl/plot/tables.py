@@ -54,9 +54,7 @@ def coefficients(model: Any, ax: Any = None, clusters: Any = None) -> Any:
     _label_features(ax, list(model.feature_names_))
     mark_clusters(ax, clusters[order])
     label = "coefficient / column's root mean square" if scaled else "coefficient"
-    ax.figure.colorbar(
-        image, ax=ax, label=label, extend="both" if np.abs(shown).max(initial=0) > bound else "neither"
-    )
+    ax.figure.colorbar(image, ax=ax, label=label, extend="both" if np.abs(shown).max(initial=0) > bound else "neither")
     return ax
 
 
@@ -88,9 +86,7 @@ def path(model_or_rows: Any, ax: Any = None) -> Any:
     chosen = np.array([bool(row.get("chosen")) for row in rows])
     order = np.lexsort((y, x))
     ax.plot(x[order], y[order], "-", color=GREY, linewidth=1, zorder=1)
-    ax.errorbar(
-        x, y, np.nan_to_num(spread), fmt="o", color=GAIN_COLOR, ecolor=GREY, markersize=5, capsize=2, zorder=2
-    )
+    ax.errorbar(x, y, np.nan_to_num(spread), fmt="o", color=GAIN_COLOR, ecolor=GREY, markersize=5, capsize=2, zorder=2)
     if chosen.any():
         ax.plot(x[chosen], y[chosen], "o", ms=12, mfc="none", mec=LOSS_COLOR, mew=2, label="chosen", zorder=3)
         ax.axhline(y[chosen][0], color=LOSS_COLOR, linewidth=0.8, linestyle=":", zorder=0)
@@ -115,9 +111,7 @@ def gain(task_names: Any, gain: Any, ax: Any = None) -> Any:
     """
     names, values = np.asarray(task_names), np.asarray(gain, dtype=float)
     if values.shape != names.shape or values.ndim != 1:
-        raise InputError(
-            f"gain must have one number per task ({len(names)}). Got shape {values.shape} instead."
-        )
+        raise InputError(f"gain must have one number per task ({len(names)}). Got shape {values.shape} instead.")
     if not np.isfinite(values).all():
         raise InputError(f"gain must be finite. Task {names[~np.isfinite(values)][0]!r} has none.")
     order = np.argsort(-values, kind="stable")
@@ -139,14 +133,11 @@ def path_rows(table: Any) -> tuple[list[Mapping[str, Any]], str | None]:
         table = [dict(zip(table, values)) for values in zip(*table.values())]
     if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
         raise InputTypeError(
-            "A path must be a list of mappings, a table, or a model with a path_. "
-            f"Got {type(table).__name__} instead."
+            f"A path must be a list of mappings, a table, or a model with a path_. Got {type(table).__name__} instead."
         )
     missing = [key for key in ("n_edges", "error") if any(key not in row for row in table)]
     if missing or not table:
-        raise InputError(
-            f"Every row of a path must have the key {missing[0]!r}." if missing else "The path is empty."
-        )
+        raise InputError(f"Every row of a path must have the key {missing[0]!r}." if missing else "The path is empty.")
     return list(table), next((key for key in table[0] if key not in _PATH_KEYS), None)
 
 
@@ -171,9 +162,7 @@ def _label_features(ax: Any, names: list[Any]) -> None:
         ax.set_xlabel(f"{len(names):,} features")
         return
     ax.set_xticks(range(len(names)))
-    wide = max((len(label_text(name)) for name in names), default=0) * 0.6 * fontsize > points / max(
-        len(names), 1
-    )
+    wide = max((len(label_text(name)) for name in names), default=0) * 0.6 * fontsize > points / max(len(names), 1)
     ax.set_xticklabels(
         [label_text(name) for name in names], fontsize=fontsize, rotation=90 if wide else 0, parse_math=False
     )
@@ -189,18 +178,14 @@ def _scale_edges(ax: Any, x: np.ndarray) -> None:
         ax.set_xlim(-0.3 * start, 2.5 * positive.max())
 
 
-def _name_levels(
-    ax: Any, rows: list[Mapping[str, Any]], level: str | None, x: np.ndarray, y: np.ndarray
-) -> None:
+def _name_levels(ax: Any, rows: list[Mapping[str, Any]], level: str | None, x: np.ndarray, y: np.ndarray) -> None:
     if level is None or len(rows) > 12:
         return
     ax.margins(0.1)
     for row, a, b in zip(rows, x, y):
         value = row[level]
         text = f"{value:.3g}" if isinstance(value, float) else label_text(value)
-        ax.annotate(
-            text, (a, b), (5, 5), textcoords="offset points", fontsize=7, color="0.35", parse_math=False
-        )
+        ax.annotate(text, (a, b), (5, 5), textcoords="offset points", fontsize=7, color="0.35", parse_math=False)
     ax.set_title(f"labels: {label_text(level)}", fontsize=8, color="0.35", loc="right", parse_math=False)
 
 

@@ -95,9 +95,7 @@ def _payload(summary: dict[str, Any]) -> dict[str, Any]:
     kept = ("features", "tasks", "path", "sharing", "verdict", "n_tasks")
     payload = {key: summary[key] for key in kept}
     edges = summary["graph"]["edges"]
-    return _short(
-        {**payload, "graph": graph, "edges": edges, "places": places, "placed_by_models": by_models}
-    )
+    return _short({**payload, "graph": graph, "edges": edges, "places": places, "placed_by_models": by_models})
 
 
 def _short(value: Any) -> Any:

@@ -55,9 +55,7 @@ def summarize(model: Any) -> dict[str, Any]:
         "sharing": sharing_of(model, rows),
         "error": None if chosen is None else levels[chosen]["error"],
         "settings": {name: plain(value) for name, value in model.get_params(deep=False).items()},
-        "outcome": {
-            name: plain(getattr(model, f"{name}_", None)) for name in ("status", "n_iter", "converged")
-        },
+        "outcome": {name: plain(getattr(model, f"{name}_", None)) for name in ("status", "n_iter", "converged")},
         "fingerprint": fingerprint_of(model),
         "versions": versions(),
     }

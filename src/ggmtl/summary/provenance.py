@@ -18,9 +18,7 @@ def fingerprint_of(model: Any) -> str | None:
     digest = hashlib.sha256()
     for array in (statistics.cross, statistics.origin):
         digest.update(np.ascontiguousarray(array, dtype=np.float64).tobytes())
-    digest.update(
-        "\x00".join(map(str, [*statistics.task_names.tolist(), *statistics.feature_names])).encode()
-    )
+    digest.update("\x00".join(map(str, [*statistics.task_names.tolist(), *statistics.feature_names])).encode())
     return digest.hexdigest()
 
 

@@ -20,9 +20,7 @@ def sharing_of(model: Any, rows: np.ndarray | None) -> list[dict[str, Any]]:
     names = [*map(str, model.feature_names_), *(["intercept"] if model.fit_intercept else [])]
     share = _shares(model, rows, coefficients.shape[1])
     common = getattr(model, "hub_coef_", None)
-    common = (
-        coefficients.mean(axis=0) if common is None else np.append(common, model.hub_intercept_)[: len(names)]
-    )
+    common = coefficients.mean(axis=0) if common is None else np.append(common, model.hub_intercept_)[: len(names)]
     return [
         {
             "feature": name,
@@ -78,6 +76,4 @@ def slopes_of(model: Any) -> np.ndarray:
 
 def coefficients_of(model: Any) -> np.ndarray:
     """Coefficients in the user's units, the intercept last, shape (n, p)."""
-    return (
-        np.column_stack([model.coef_, model.intercept_]) if model.fit_intercept else np.asarray(model.coef_)
-    )
+    return np.column_stack([model.coef_, model.intercept_]) if model.fit_intercept else np.asarray(model.coef_)
