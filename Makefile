@@ -2,19 +2,21 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS ?= all,dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: setup demo test lint bench docs clean
 
-setup: $(VENV)/.installed
+setup: $(VENV)/.installed-all-dev
 
-$(VENV)/.installed: pyproject.toml
+# One stamp per set of extras, so that the demo need not wait for what only tests and documentation use.
+$(VENV)/.installed-%: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable ".[$(EXTRAS)]"
+	$(BIN)/python -m pip install --quiet --editable ".[$(subst -,$(comma),$*)]"
 	touch $@
 
-demo: setup
+comma := ,
+
+demo: $(VENV)/.installed-fast-plot-report-cli-data
 	$(BIN)/ggmtl demo --output report.html
 
 test: setup
@@ -29,9 +31,8 @@ lint: setup
 bench: setup
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
-docs: setup
-	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+docs: $(VENV)/.installed-docs
 	$(BIN)/python -m sphinx -W --keep-going -q -E -b html docs docs/_build/html
 
 clean:
-	rm -rf $(VENV) build dist report.html
+	rm -rf $(VENV) build dist report.html docs/_build

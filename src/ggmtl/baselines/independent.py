@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ggmtl.baselines._centred import centre
 from ggmtl.baselines._ridge import RidgeFactor, choose_ridge
 from ggmtl.baselines._selection import check_strength
