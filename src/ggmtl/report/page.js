@@ -409,7 +409,7 @@
   weight.addEventListener("input", () => { state.least = Number(weight.value); setStop(state.stop); });
   if (ordered.length < 2) byId("level-row").style.display = "none";
   if (!ordered.some((stop) => stop.edges.length)) document.querySelector(".sliders").style.display = "none";
-  if (gains.length && !ordered.some((stop) => stop.edges.length)) { state.colour = "gain"; document.querySelector('#colour input[value="gain"]').checked = true; }
+  if (gains.length && data.placed_by_models) { state.colour = "gain"; document.querySelector('#colour input[value="gain"]').checked = true; }
   byId("colour").addEventListener("change", (event) => { state.colour = event.target.value; refresh(); });
   if (!gains.length) byId("colour").style.display = "none";
 

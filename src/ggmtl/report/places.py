@@ -18,7 +18,7 @@ _ROUNDS = 300
 
 def place_tasks(summary: dict[str, Any]) -> tuple[list[list[float]], bool]:
     """Points of the tasks, and whether they follow the models because there is no link to follow."""
-    edges, clusters = _links(summary)
+    edges = summary["graph"]["edges"]
     if not edges:
         return np.round(_by_models(summary), 3).tolist(), True
     listed = np.array(edges, dtype=float)
@@ -27,17 +27,8 @@ def place_tasks(summary: dict[str, Any]) -> tuple[list[list[float]], bool]:
     if graph.n_tasks <= _MAX_PLACED_ONE_BY_ONE:
         points = positions(graph)
     else:
-        points = _by_clusters(graph, np.asarray(clusters))
+        points = _by_clusters(graph, np.array([task["cluster"] for task in summary["tasks"]]))
     return np.round(points, 3).tolist(), False
-
-
-def _links(summary: dict[str, Any]) -> tuple[list[list[float]], list[int]]:
-    """Links of the chosen graph; where it has none, those of the sparsest level that has some."""
-    if summary["graph"]["edges"]:
-        return summary["graph"]["edges"], [task["cluster"] for task in summary["tasks"]]
-    others = [level for level in summary["path"]["levels"] if level["edges"]]
-    sparsest = min(others, key=lambda level: len(level["edges"]), default=None)
-    return (sparsest["edges"], sparsest["clusters"]) if sparsest else ([], [])
 
 
 def _by_models(summary: dict[str, Any]) -> np.ndarray:
