@@ -19,8 +19,9 @@ comma := ,
 demo: $(VENV)/.installed-fast-plot-report-cli-data
 	$(BIN)/ggmtl demo --output report.html
 
+# Two workers on one thread each: workers whose linear algebra takes all cores only wait for one another.
 test: setup
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: setup
 	$(BIN)/ruff check .
