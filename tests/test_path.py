@@ -59,11 +59,13 @@ def test_a_graph_must_beat_the_best_simple_model_by_a_standard_error():
     assert choose(levels, errors) == 1
 
 
-def test_the_best_simple_model_is_the_one_of_lowest_error():
+def test_the_simple_model_is_the_hub_unless_another_is_clearly_better():
     count = np.ones((1, 50))
     noise = 0.1 * np.random.default_rng(0).normal(size=50)
-    errors = FoldErrors(np.stack([np.full(50, 1.01) + noise, np.ones(50), np.full(50, 3.0)])[:, None, :], count)
-    assert choose([fit_named("pooled"), fit_named("hub"), fit_named("graph")], errors) == 1
+    levels = [fit_named("pooled"), fit_named("hub"), fit_named("graph")]
+    for pooled, expected in ((0.999, 1), (1.01, 1), (0.5, 0)):
+        squared = np.stack([np.full(50, pooled) + noise, np.ones(50), np.full(50, 3.0)])
+        assert choose(levels, FoldErrors(squared[:, None, :], count)) == expected
 
 
 def test_of_graphs_about_as_good_the_sparsest_is_chosen():

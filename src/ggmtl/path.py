@@ -168,7 +168,8 @@ def cross_validate(folded: FoldedLoss, learn: Learner, n_jobs: int | None = None
 def choose(levels: Sequence[GraphFit], errors: FoldErrors | None) -> int:
     """The best simple model, unless a graph is worth more.
 
-    A graph that its criterion supports with all comparisons counted needs no further vote: it is taken unless its
+    The hub has pooled and independent models as its limits, so it is the simple model unless one of them is better by
+    more than a paired standard error. A graph that its criterion supports with all comparisons counted needs no further vote: it is taken unless its
     error is more than a paired standard error above the lowest. Other graphs must beat the best simple model by
     more than that; of those within it of the best graph, the sparsest is taken.
     """
@@ -183,13 +184,22 @@ def choose(levels: Sequence[GraphFit], errors: FoldErrors | None) -> int:
     for k in supported:
         if excess[k] <= deviation[k]:
             return k
-    best_simple = min(simple, key=lambda k: mean[k], default=None)
+    best_simple = _best_simple(levels, errors, simple)
     if not graphs:
         return int(np.argmin(mean)) if best_simple is None else best_simple
     excess, deviation = errors.excess(min(graphs, key=lambda k: mean[k]))
     if best_simple is not None and excess[best_simple] <= deviation[best_simple]:
         return best_simple
     return next(k for k in graphs if excess[k] <= deviation[k])
+
+
+def _best_simple(levels: Sequence[GraphFit], errors: FoldErrors, simple: Sequence[int]) -> int | None:
+    if not simple:
+        return None
+    best = min(simple, key=lambda k: errors.mean()[k])
+    hub = next((k for k in simple if levels[k].name == "hub"), best)
+    excess, deviation = errors.excess(best)
+    return hub if excess[hub] <= deviation[hub] else best
 
 
 def learn_levels(
