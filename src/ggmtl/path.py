@@ -169,9 +169,9 @@ def choose(levels: Sequence[GraphFit], errors: FoldErrors | None) -> int:
     """The best simple model, unless a graph is worth more.
 
     The hub has pooled and independent models as its limits, so it is the simple model unless one of them is better by
-    more than a paired standard error. A graph that its criterion supports with all comparisons counted needs no further vote: it is taken unless its
-    error is more than a paired standard error above the lowest. Other graphs must beat the best simple model by
-    more than that; of those within it of the best graph, the sparsest is taken.
+    more than a paired standard error. A graph that its criterion supports with all comparisons counted needs no
+    further vote: it is taken unless its error is more than a paired standard error above the lowest. Other graphs must
+    beat the best simple model by more than that; of those within it of the best graph, the sparsest is taken.
     """
     supported = [k for k, fit in enumerate(levels) if fit.supported]
     if errors is None:
