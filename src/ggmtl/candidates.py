@@ -88,10 +88,8 @@ class KNN(Candidates):
     uses_models = True
 
     def _pairs(self, models, task_names):
-        if self.k is not None and (self.k != int(self.k) or self.k < 1):
-            raise ParameterError(f"k must be a whole number of at least 1. Got {self.k!r} instead.")
         n = len(models)
-        k = self.k if self.k is not None else (n - 1 if n <= SMALL_TASKS else DEFAULT_NEIGHBOURS)
+        k = _check_neighbours(self.k) if self.k is not None else (n - 1 if n <= SMALL_TASKS else DEFAULT_NEIGHBOURS)
         return _neighbours(models, k)
 
 
@@ -162,7 +160,7 @@ class Coordinates(Candidates):
             raise InputError(
                 f"Coordinates: xy must be finite, of shape ({len(task_names)}, 2). Got shape {places.shape} instead."
             )
-        return _neighbours(places, self.k)
+        return _neighbours(places, _check_neighbours(self.k))
 
 
 def as_candidates(value: Any) -> Candidates:
@@ -175,10 +173,11 @@ def as_candidates(value: Any) -> Candidates:
         if value == "complete":
             return Complete()
         raise ParameterError(f"candidates must be 'knn', 'complete', pairs or a rule such as KNN(k=10). Got {value!r}.")
-    pairs = np.asarray(value) if not isinstance(value, np.ndarray) else value
+    pairs = np.asarray(value).reshape(-1, 2) if len(value) == 0 else np.asarray(value)
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise ParameterError(f"candidates given as pairs must have shape (m, 2). Got shape {pairs.shape} instead.")
-    return Pairs([tuple(pair) for pair in value])
+    rows = value if isinstance(value, (list, tuple)) else pairs
+    return Pairs([tuple(pair) for pair in rows])
 
 
 def cross_fit(
@@ -193,6 +192,12 @@ def cross_fit(
     fixed = np.unique(np.concatenate([part.edges[part.fixed] @ [n, 1] for part in own]))
     union = CandidateEdges(np.column_stack([keys // n, keys % n]).astype(np.int64), np.isin(keys, fixed))
     return union, [union.mask_of(part) for part in own]
+
+
+def _check_neighbours(k: int) -> int:
+    if k != int(k) or k < 1:
+        raise ParameterError(f"k must be a whole number of at least 1. Got {k!r} instead.")
+    return int(k)
 
 
 def _neighbours(points: np.ndarray, k: int) -> np.ndarray:

@@ -105,9 +105,10 @@ class PathResult:
         names = np.arange(len(self.levels[0].coefficients))
         mean = deviation = [None] * len(self.levels)
         if self.errors is not None:
-            mean = (np.sqrt(self.errors.mean()) * unit).tolist()
+            root = np.sqrt(self.errors.mean())
+            mean = (root * unit).tolist()
             # Delta method: the standard error of a root.
-            deviation = (self.errors.standard_error() / (2.0 * np.sqrt(self.errors.mean())) * unit).tolist()
+            deviation = (self.errors.standard_error() / (2.0 * np.where(root > 0, root, 1.0)) * unit).tolist()
         rows = []
         for k, fit in enumerate(self.levels):
             graph = reported_graph(fit, names, slopes)
@@ -151,7 +152,7 @@ def fit_path(
         # One hold-out: the densest graph is the one with the lowest outer loss, and all that the paper would ask.
         chosen = max((k for k, fit in enumerate(levels) if fit.name == "graph"), default=len(levels) - 1)
     else:
-        chosen = choose(levels, errors)
+        chosen = choose(levels, errors, linked=len(settings.candidates.must_link) > 0)
     return PathResult(levels, errors, chosen, criterion)
 
 
@@ -165,7 +166,7 @@ def cross_validate(folded: FoldedLoss, learn: Learner, n_jobs: int | None = None
     return FoldErrors(np.stack(squared, axis=1), np.array([folded.parts[k].count for k in folded.scored]))
 
 
-def choose(levels: Sequence[GraphFit], errors: FoldErrors | None) -> int:
+def choose(levels: Sequence[GraphFit], errors: FoldErrors | None, linked: bool = False) -> int:
     """The best simple model, unless a graph is worth more.
 
     The hub has pooled and independent models as its limits, so it is the simple model unless one of them is better by
@@ -173,6 +174,9 @@ def choose(levels: Sequence[GraphFit], errors: FoldErrors | None) -> int:
     further vote: it is taken unless its error is more than a paired standard error above the lowest. Other graphs must
     beat the best simple model by more than that; of those within it of the best graph, the sparsest is taken.
     """
+    if linked:
+        # Edges that must be there rule out every level but the last graph, which has them.
+        return max((k for k, fit in enumerate(levels) if fit.name == "graph"), default=len(levels) - 1)
     supported = [k for k, fit in enumerate(levels) if fit.supported]
     if errors is None:
         names = [fit.name for fit in levels]
@@ -245,7 +249,11 @@ def independent_level(loss: LeastSquares, settings: Settings) -> GraphFit:
     """Every task alone, with the ridge."""
     ridge = settings.ridge_for(loss)
     blocks = loss.gram + ridge[:, :, None] * np.eye(loss.n_features)
-    coefficients = np.linalg.solve(blocks, loss.moment[..., None])[..., 0]
+    try:
+        coefficients = np.linalg.solve(blocks, loss.moment[..., None])[..., 0]
+    except np.linalg.LinAlgError:
+        # Without a ridge a task may not determine its model: the shortest one then, as least squares would say.
+        coefficients = np.matmul(np.linalg.pinv(blocks, hermitian=True), loss.moment[..., None])[..., 0]
     return _without_edges("independent", loss, settings, np.zeros(loss.n_features), coefficients)
 
 

@@ -152,7 +152,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         """Models from the loss of every fold (one entry when there are no folds), in scaled units."""
         raise NotImplementedError
 
-    def _scored(self, folds: list[LeastSquares]) -> range:
+    def _scored(self, folds: list[LeastSquares]) -> tuple[int, ...]:
         """Numbers of the folds that are held out in turn."""
         return FoldedLoss(tuple(folds), self._scored_from).scored
 

@@ -213,9 +213,12 @@ def read_labels(values: Any, name: str, n_rows: int) -> np.ndarray:
 
 def locate_tasks(tasks: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Position of each label among the sorted tasks, −1 where it is not among them."""
-    text = (tasks.dtype.kind in "US", labels.dtype.kind in "US")
-    if text[0] != text[1]:
-        return np.full(len(labels), -1)
+    if (tasks.dtype.kind in "US") != (labels.dtype.kind in "US"):
+        # One label that is no number turns a whole column into text: numbers are then known by how they are written.
+        written = tasks.astype(str)
+        order = np.argsort(written)
+        found = locate_tasks(written[order], labels.astype(str))
+        return np.where(found >= 0, order[found], -1)
     position = np.minimum(np.searchsorted(tasks, labels), len(tasks) - 1)
     return np.where(tasks[position] == labels, position, -1)
 

@@ -58,7 +58,7 @@ def ridge_grid(loss: LeastSquares, intercept: bool) -> list[float]:
 
 
 def choose_ridge(
-    folds: Sequence[LeastSquares], statistics: TaskStatistics, intercept: bool, scored: range
+    folds: Sequence[LeastSquares], statistics: TaskStatistics, intercept: bool, scored: tuple[int, ...]
 ) -> tuple[float, FoldErrors | None]:
     """Ridge by cross-validation, or by evidence when the rows were not dealt into folds."""
     total = sum_of(folds)

@@ -91,7 +91,8 @@ def degrees_of_freedom(loss: LeastSquares) -> float:
 
 def profiled_noise(loss: LeastSquares, quadratic: float) -> tuple[float, float]:
     """Q, kept above rounding, and σ² = Q/(N − p)."""
-    floor = 1e-14 * float(loss.target_square.sum()) + np.finfo(float).tiny
+    # The target is in scaled units; one that is constant, and so all zero, still has a scale of one.
+    floor = 1e-14 * (float(loss.target_square.sum()) or 1.0) + np.finfo(float).tiny
     quadratic = max(quadratic, floor)
     return quadratic, quadratic / degrees_of_freedom(loss)
 

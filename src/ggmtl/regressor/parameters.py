@@ -14,6 +14,7 @@ from ggmtl.hypergradient import MODES
 from ggmtl.inner import PENALTIES
 
 CRITERIA = ("auto", "validation", "evidence")
+_NEGLIGIBLE_RIDGE = 1e-6
 
 
 def settings_of(model: Any, width: int) -> Settings:
@@ -32,7 +33,7 @@ def settings_of(model: Any, width: int) -> Settings:
         edge_solver=model.edge_solver,
         hypergradient=model.hypergradient,
         ridge=_number("ridge", model.ridge),
-        max_iter=int(_number("max_iter", model.max_iter)),
+        max_iter=_steps(model.max_iter),
         tol=_number("tol", model.tol),
     )
 
@@ -63,6 +64,7 @@ def criterion_used(model: Any) -> str:
         and model.edge_entropy == "auto"
         and model.edge_l1 == model.edge_l2 == 0
         and model.edge_solver == "quasi_newton"
+        and _is_negligible(model.ridge)
     )
     return "evidence" if plain else "validation"
 
@@ -89,6 +91,11 @@ def check_parameters(model: Any) -> None:
                 'criterion="evidence" learns every strength and chooses the sparsity itself: leave coupling and '
                 'edge_entropy at "auto" and edge_l1, edge_l2 at 0, or use criterion="validation".'
             )
+        if not _is_negligible(model.ridge):
+            raise ParameterError(
+                f'criterion="evidence" learns the shrinkage itself: a ridge of at most {_NEGLIGIBLE_RIDGE:g} '
+                f'goes with it. Got ridge={model.ridge!r} instead. Use criterion="validation" for a ridge of your own.'
+            )
     if model.edge_solver == "closed_form" and not (
         squared
         and model.edge_l1 > 0
@@ -103,6 +110,17 @@ def check_parameters(model: Any) -> None:
         )
     if not isinstance(model.coupling, str) and np.ndim(model.coupling) == 1 and not squared:
         raise ParameterError('One coupling per feature needs penalty="squared_l2". Give a single number instead.')
+
+
+def _steps(value: Any) -> int:
+    if _number("max_iter", value) < 1:
+        raise ParameterError(f"max_iter must be at least 1. Got {value!r} instead.")
+    return int(value)
+
+
+def _is_negligible(ridge: Any) -> bool:
+    """Whether a ridge only determines what no row determines; with evidence, the hub's prior does the shrinking."""
+    return _number("ridge", ridge) <= _NEGLIGIBLE_RIDGE
 
 
 def _number(name: str, value: Any) -> float:

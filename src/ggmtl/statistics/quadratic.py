@@ -101,9 +101,10 @@ class FoldedLoss:
         return self.parts[0] if len(self.parts) == 1 else sum_of(self.parts)
 
     @property
-    def scored(self) -> range:
-        """Numbers of the folds that can be held out; empty where there is nothing left to train on."""
-        return range(self.first_scored, len(self.parts)) if len(self.parts) > 1 else range(0)
+    def scored(self) -> tuple[int, ...]:
+        """Numbers of the folds that can be held out: those with rows, where rows are left to train on."""
+        rows = [float(part.count.sum()) for part in self.parts]
+        return tuple(k for k in range(self.first_scored, len(rows)) if 0 < rows[k] < sum(rows))
 
     def training(self, k: int) -> LeastSquares:
         """The loss over the rows outside fold `k`."""
