@@ -6,6 +6,7 @@ import pytest
 
 from ggmtl import KNN, GGMTLRegressor
 from ggmtl.errors import ParameterError
+from ggmtl.inspection import edge_stability
 
 SINGLE = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0}
 
@@ -72,3 +73,10 @@ def test_number_labels_that_come_back_as_text_are_known(rows):
     mixed = np.array([*map(str, tasks[:-1]), "new"])
     np.testing.assert_allclose(model.predict(X, tasks=mixed)[:-1], model.predict(X, tasks=tasks)[:-1])
     assert model.predict(X, tasks=mixed)[-1] == pytest.approx(model.hub_intercept_ + X[-1] @ model.hub_coef_)
+
+
+@pytest.mark.parametrize("n_tasks", [1, 2])
+def test_stability_of_very_few_tasks(rows, n_tasks):
+    X, y, tasks = (part[rows[2] < n_tasks] for part in rows)
+    model = GGMTLRegressor().fit(X, y, tasks=tasks)
+    assert len(edge_stability(model, X, y, tasks=tasks, n_resamples=3).edges) <= 1

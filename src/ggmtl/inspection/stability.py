@@ -223,6 +223,8 @@ def _folded(plan: _Plan, blocks: Sequence[LeastSquares], weights: np.ndarray) ->
 def _plan(model: GGMTLRegressor, blocks: list[LeastSquares]) -> _Plan:
     settings, fit = model._settings_used, replace(model._fit_used, reported_weights=None)
     folds, first_scored = _folds_of_blocks(model)
+    # Few rows fill fewer blocks.
+    folds = folds[: len(blocks)]
     plan = _Plan(fit, settings, settings.sparsity, np.zeros(0, dtype=bool), [], folds, first_scored)
     folded = _folded(plan, blocks, np.ones((len(blocks), len(model.tasks_))))
     if model.criterion_ == "evidence":
