@@ -80,3 +80,17 @@ def test_stability_of_very_few_tasks(rows, n_tasks):
     X, y, tasks = (part[rows[2] < n_tasks] for part in rows)
     model = GGMTLRegressor().fit(X, y, tasks=tasks)
     assert len(edge_stability(model, X, y, tasks=tasks, n_resamples=3).edges) <= 1
+
+
+@pytest.mark.parametrize(("name", "value"), [("device", "cuda"), ("checkpoint", "fit.ckpt")])
+def test_what_is_not_there_yet_is_refused(rows, name, value):
+    X, y, tasks = rows
+    with pytest.raises(ParameterError, match=name):
+        GGMTLRegressor(**{name: value}).fit(X, y, tasks=tasks)
+
+
+def test_a_verbose_fit_tells_how_far_it_is(rows, caplog):
+    X, y, tasks = rows
+    with caplog.at_level("INFO", logger="ggmtl"):
+        GGMTLRegressor(verbose=1, validation=3).fit(X, y, tasks=tasks)
+    assert sum("without fold" in message for message in caplog.messages) == 3

@@ -6,6 +6,7 @@ candidates, strengths and edges.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,7 @@ from ggmtl.criteria.evidence import learn_hub_by_feature
 from ggmtl.graph import TaskGraph
 from ggmtl.statistics import FoldedLoss, LeastSquares
 
+logger = logging.getLogger("ggmtl")
 Learner = Callable[[FoldedLoss], Sequence[GraphFit]]
 
 # Levels of the entropy weight γ, in units of the outer loss per candidate edge.
@@ -143,6 +145,7 @@ def fit_path(
     learn = partial(
         learn_levels, settings=settings, task_names=task_names, criterion=criterion, choose_entropy=choose_entropy
     )
+    logger.info("learning %d tasks by %s", len(task_names), criterion)
     levels = tuple(learn(folded, progress=progress))
     enough = len(folded.scored) >= 3 or (criterion == "evidence" and len(folded.scored) >= 1)
     errors = cross_validate(folded, learn, n_jobs) if enough and len(task_names) > 1 else None
@@ -160,6 +163,7 @@ def cross_validate(folded: FoldedLoss, learn: Learner, n_jobs: int | None = None
     """Learn every level without each fold in turn, and score it there."""
 
     def score(k: int) -> np.ndarray:
+        logger.info("learning again without fold %d of %d", k + 1, len(folded.parts))
         return np.array([2.0 * folded.parts[k].task_values(fit.coefficients) for fit in learn(folded.without(k))])
 
     squared: Any = Parallel(n_jobs=n_jobs)(delayed(score)(k) for k in folded.scored)

@@ -69,6 +69,10 @@ class GGMTLRegressor(GrowingModel):
         Outer steps.
     tol : float
         Outer tolerance: largest entry of the projected gradient, relative to the criterion.
+    checkpoint : None
+        Reserved: fits are not checkpointed in this version.
+    device : {"cpu"}
+        Reserved for other devices; this version computes on the CPU.
     n_jobs : int, optional
         Processes for cross-validation.
     random_state : int, optional
@@ -131,6 +135,8 @@ class GGMTLRegressor(GrowingModel):
         unseen: str = "error",
         max_iter: int = 200,
         tol: float = 1e-5,
+        checkpoint: None = None,
+        device: str = "cpu",
         n_jobs: int | None = None,
         random_state: int | None = None,
         verbose: int = 0,
@@ -153,6 +159,8 @@ class GGMTLRegressor(GrowingModel):
         self.unseen = unseen
         self.max_iter = max_iter
         self.tol = tol
+        self.checkpoint = checkpoint
+        self.device = device
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose

@@ -77,6 +77,11 @@ def check_parameters(model: Any) -> None:
     check_choice("hypergradient", model.hypergradient, MODES)
     if isinstance(model.edge_entropy, str):
         check_choice("edge_entropy", model.edge_entropy, ("auto",))
+    check_choice("device", model.device, ("cpu",))
+    if model.checkpoint is not None:
+        raise ParameterError(
+            f"checkpoint must be None: fits are not checkpointed in this version. Got {model.checkpoint!r} instead."
+        )
     squared = model.penalty == "squared_l2"
     if model.hypergradient == "frozen" and squared:
         raise ParameterError('hypergradient="frozen" is for penalty="l2" and "l1"; the squared penalty has one form.')
