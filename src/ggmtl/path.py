@@ -147,10 +147,9 @@ def fit_path(
     )
     logger.info("learning %d tasks by %s", len(task_names), criterion)
     levels = tuple(learn(folded, progress=progress))
-    enough = len(folded.scored) >= 3 or (criterion == "evidence" and len(folded.scored) >= 1)
-    errors = cross_validate(folded, learn, n_jobs) if enough and len(task_names) > 1 else None
-    if errors is None and len(folded.scored) >= 2 and len(task_names) == 1:
-        errors = cross_validate(folded, learn, n_jobs)
+    # Validation needs folds of its own when one is set aside; evidence, and a task alone, need none.
+    needed = 3 if criterion == "validation" and len(task_names) > 1 else 1
+    errors = cross_validate(folded, learn, n_jobs) if len(folded.scored) >= needed else None
     if errors is None and criterion == "validation":
         # One hold-out: the densest graph is the one with the lowest outer loss, and all that the paper would ask.
         chosen = max((k for k, fit in enumerate(levels) if fit.name == "graph"), default=len(levels) - 1)

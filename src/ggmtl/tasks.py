@@ -169,7 +169,7 @@ def read_prediction(
     """Read what a user passed to ``predict``: the features, and the task labels if any were given."""
     matrix, names, labels = _split_columns(X, task, tasks)
     if feature_names is not None and names is not None and names != feature_names:
-        matrix = _reorder(matrix, names, feature_names)
+        raise InputError(_other_names_message(names, feature_names))
     elif feature_names is not None and names is None:
         warnings.warn(
             f"X does not have valid feature names, but {estimator} was fitted with feature names", stacklevel=3
@@ -349,8 +349,8 @@ def _split_array(X: Any, task: str | int | None) -> tuple[np.ndarray, np.ndarray
     return _float_array(rest, estimator="GGMTLRegressor", input_name="X"), labels
 
 
-def _reorder(matrix: np.ndarray, names: tuple[str, ...], expected: tuple[str, ...]) -> np.ndarray:
-    """Refuse columns that are not the fitted ones, in scikit-learn's words."""
+def _other_names_message(names: tuple[str, ...], expected: tuple[str, ...]) -> str:
+    """Say in scikit-learn's words how columns differ from the fitted ones."""
     message = "The feature names should match those that were passed during fit.\n"
     unexpected = [name for name in names if name not in expected]
     absent = [name for name in expected if name not in names]
@@ -360,7 +360,7 @@ def _reorder(matrix: np.ndarray, names: tuple[str, ...], expected: tuple[str, ..
             message += "- ...\n" if len(group) > 5 else ""
     if not unexpected and not absent:
         message += "Feature names must be in the same order as they were in fit.\n"
-    raise InputError(message)
+    return message
 
 
 def _target(y: Any, n_rows: int) -> np.ndarray:
