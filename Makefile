@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo test lint bench docs clean
+.PHONY: setup demo test test-core test-minimum fuzz faults coverage lint bench docs clean
 
 setup: $(VENV)/.installed-all-dev
 
@@ -22,6 +22,30 @@ demo: $(VENV)/.installed-fast-plot-report-cli-data
 # Two workers on one thread each: workers whose linear algebra takes all cores only wait for one another.
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+# What a user has who installed nothing but the package: tests of extras skip with a reason.
+test-core:
+	test -x build/venv-core/bin/python || $(PYTHON) -m venv build/venv-core
+	build/venv-core/bin/python -m pip install --quiet --editable . pytest hypothesis
+	OMP_NUM_THREADS=1 build/venv-core/bin/python -m pytest -rs
+
+# The lowest versions that pyproject.toml promises, pinned in tests/minimum.txt.
+test-minimum:
+	test -x build/venv-minimum/bin/python || $(PYTHON) -m venv build/venv-minimum
+	build/venv-minimum/bin/python -m pip install --quiet --constraint tests/minimum.txt --editable \
+		".[fast,plot,report,cli,data,dask]" pytest pytest-xdist hypothesis pandas polars duckdb
+	OMP_NUM_THREADS=1 build/venv-minimum/bin/python -m pytest -n 2
+
+# More than 20,000 fresh generated cases; the slice in `make test` is small and always the same.
+fuzz: setup
+	HYPOTHESIS_PROFILE=long OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz -n 2 --durations=5
+
+faults: setup
+	$(BIN)/python tests/faults.py
+
+# The NumPy forms of the kernels, because coverage cannot see into compiled code.
+coverage: setup
+	GGMTL_KERNELS=numpy OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=95
 
 lint: setup
 	$(BIN)/ruff check .

@@ -19,7 +19,8 @@ from scipy.spatial import cKDTree
 
 from ggmtl.kernels import available
 from ggmtl.solvers import ConjugateGradient
-from ggmtl.system import BlockJacobi, GraphLevel, TaskSystem, make_preconditioner
+from ggmtl.preconditioners import BlockJacobi, GraphLevel, make_preconditioner
+from ggmtl.system import TaskSystem
 
 RESULTS = Path(__file__).parent / "results" / "preconditioner.md"
 STRENGTHS = 10.0 ** np.arange(-4, 7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ggmtl.bilevel import Settings, by_evidence, learn_by_evidence
+from ggmtl.bilevel import Settings, by_evidence, by_samples, learn_by_evidence
 from ggmtl.candidates import KNN, Complete
 from ggmtl.path import candidate_models, hub_level
 from ggmtl.statistics import LeastSquares
@@ -19,11 +19,11 @@ def losses(models: np.ndarray, n_rows: int, seed: int = 0) -> LeastSquares:
     return LeastSquares(np.matmul(X.transpose(0, 2, 1), X), np.einsum("tnd,tn->td", X, y), (y**2).sum(axis=1), counts)
 
 
-def learn(loss: LeastSquares, rule=None):
+def learn(loss: LeastSquares, rule=None, level=-1):
     settings = Settings("squared_l2", rule or KNN(), None, True, np.ones(loss.n_features, dtype=bool))
     hub = hub_level(loss, settings)
     candidates = settings.candidates.propose(candidate_models(loss, settings, hub), np.arange(loss.n_tasks))
-    return learn_by_evidence(loss, settings, candidates, hub)[-1]
+    return learn_by_evidence(loss, settings, lambda *_: candidates, hub)[level]
 
 
 def reported(fit) -> set[tuple[int, int]]:
@@ -47,7 +47,7 @@ def cliques(member: np.ndarray) -> set[tuple[int, int]]:
 def test_must_link_is_in_the_graph_and_reported(exact, monkeypatch):
     if not exact:
         monkeypatch.setattr(by_evidence, "EXACT_SIZE", 0)
-        monkeypatch.setattr(by_evidence, "CLUSTER_TASKS", 0)
+        monkeypatch.setattr(by_samples, "CLUSTER_NUMBERS", 0)
     loss = losses(np.random.default_rng(1).standard_normal((12, 6)), 30)
     fit = learn(loss, Complete(must_link=[(2, 9), (0, 5)]))
     assert {(2, 9), (0, 5)} <= reported(fit)
@@ -74,7 +74,7 @@ def test_clusters_are_found_among_many_tasks_whatever_the_candidates():
     models, member = clustered(150, 10, 8)
     loss = losses(models, 40)
     assert loss.moment.size > by_evidence.EXACT_SIZE
-    fit = learn(loss, KNN(4))
+    fit = learn(loss, KNN(4), level=-2)
     assert fit.supported
     assert reported(fit) == cliques(member)
 
@@ -92,7 +92,7 @@ def test_a_long_line_is_not_taken_for_clusters(monkeypatch):
 
 def test_models_of_the_sampled_graph_solve_its_system(monkeypatch):
     monkeypatch.setattr(by_evidence, "EXACT_SIZE", 0)
-    monkeypatch.setattr(by_evidence, "CLUSTER_TASKS", 0)
+    monkeypatch.setattr(by_samples, "CLUSTER_NUMBERS", 0)
     loss = losses(np.random.default_rng(2).standard_normal((10, 4)), 15)
     fit = learn(loss)
     gradient = np.einsum("nij,nj->ni", loss.gram, fit.coefficients) - loss.moment

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -17,9 +18,13 @@ import pyarrow.parquet  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from ggmtl.baselines import PooledRegressor  # noqa: E402
+from ggmtl.cli import output  # noqa: E402
 from ggmtl.cli.app import app  # noqa: E402
 from ggmtl.cli.comparison import compare, methods  # noqa: E402
-from ggmtl.cli.workflow import load, read_rows  # noqa: E402
+from ggmtl.cli.workflow import Columns, load, read_rows  # noqa: E402
+
+SALES = Columns("shop", "sales")
+COLUMNS = ("--task", "shop", "--target", "sales")
 
 
 def _write(path, rows, header=("shop", "price", "colour", "sales")):
@@ -119,10 +124,10 @@ def test_report_of_a_saved_model(fitted, folder):
 
 
 def test_parquet_and_csv_are_the_same(folder):
-    rows = read_rows(folder / "in.csv", "shop", "sales", None, False)
+    rows = read_rows(folder / "in.csv", SALES)
     table = pa.csv.read_csv(folder / "in.csv")
     pyarrow.parquet.write_table(table, folder / "in.parquet")
-    other = read_rows(folder / "in.parquet", "shop", "sales", None, False)
+    other = read_rows(folder / "in.parquet", SALES)
     assert rows.frame.equals(other.frame)
     np.testing.assert_array_equal(rows.target, other.target)
 
@@ -136,8 +141,8 @@ def test_missing_values_are_counted_per_column(folder):
 
 
 def test_dropping_missing_rows_leaves_the_others(folder):
-    whole = read_rows(folder / "in.csv", "shop", "sales", None, False)
-    dropped = read_rows(folder / "gaps.csv", "shop", "sales", None, True)
+    whole = read_rows(folder / "in.csv", SALES)
+    dropped = read_rows(folder / "gaps.csv", SALES, drop_missing=True)
     assert dropped.n_dropped == 3
     assert dropped.frame.to_pylist() == whole.frame.to_pylist()
 
@@ -150,6 +155,11 @@ def test_dropping_missing_rows_leaves_the_others(folder):
         (("--task", "shop", "--target", "sales", "--features", "prise"), "Did you mean 'price'?"),
         (("--task", "shop", "--target", "shop"), "must be different columns"),
         (("--task", "shop", "--target", "colour"), "must hold numbers"),
+        ((*COLUMNS, "--features", "price,sales"), "cannot be learned from itself"),
+        ((*COLUMNS, "--features", "price,shop"), "must not name the task column"),
+        ((*COLUMNS, "--categorical", "shop"), "must not name the task column"),
+        ((*COLUMNS, "--exclude", "colr"), "Did you mean 'colour'?"),
+        ((*COLUMNS, "--exclude", "colour", "--categorical", "colour"), "which is left out"),
     ],
 )
 def test_wrong_names_are_answered_without_traceback(folder, arguments, message):
@@ -157,6 +167,139 @@ def test_wrong_names_are_answered_without_traceback(folder, arguments, message):
     assert result.exit_code == 1
     assert message in result.stderr
     assert "Traceback" not in result.output + result.stderr
+
+
+@pytest.fixture
+def unfitted(monkeypatch):
+    """A fit that must not be reached."""
+    monkeypatch.setattr("ggmtl.cli.app._fit", lambda *_: pytest.fail("the fit was started"))
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "message"),
+    [
+        ("--output", "absent/m.ggmtl", "make the folder"),
+        ("--report", "absent/r.html", "make the folder"),
+        ("--output", "m.pkl", "must end in .ggmtl"),
+        ("--report", "r.pdf", "must end in .html"),
+        ("--output", "", "must be a file"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_found_before_the_fit(folder, unfitted, option, name, message):
+    result = _run("fit", folder / "in.csv", *COLUMNS, option, folder / name)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert str(folder / name) in result.stderr.replace("\n", "")
+    assert ".tmp" not in result.stderr
+
+
+def test_predictions_go_to_csv_or_parquet_and_never_over_their_input(fitted, folder):
+    arguments = ("predict", folder / "m.ggmtl", folder / "in.csv", "--output")
+    before = (folder / "in.csv").read_bytes()
+    for name, message in (("p.xlsx", ".csv or .parquet"), ("in.csv", "must not be a file that is read")):
+        result = _run(*arguments, folder / name)
+        assert result.exit_code == 1
+        assert message in result.stderr
+    assert not (folder / "p.xlsx").exists()
+    assert (folder / "in.csv").read_bytes() == before
+
+
+def test_unseen_is_checked_before_anything_is_read(folder):
+    (folder / "no_model.ggmtl").write_bytes(b"")
+    result = _run("predict", folder / "no_model.ggmtl", folder / "in.csv", "--output", folder / "p.csv",
+                  "--unseen", "foo")  # fmt: skip
+    assert result.exit_code == 2
+    assert "'error', 'hub'" in result.stderr
+
+
+def test_one_bad_cell_is_named_with_its_row(folder, unfitted):
+    rows = _rows()
+    rows[16][1] = "1.2.3"
+    path = _write(folder / "bad_cell.csv", rows)
+    result = _run("fit", path, *COLUMNS)
+    assert result.exit_code == 1
+    for part in ("'price'", "Row 17", "'1.2.3'", "--categorical 'price'"):
+        assert part in result.stderr
+    rows = _rows()
+    rows[3][3] = "?"
+    result = _run("fit", _write(folder / "bad_target.csv", rows), *COLUMNS)
+    assert "Row 4" in result.stderr
+    assert "'?'" in result.stderr
+
+
+def test_one_bad_cell_in_new_rows_is_named_too(fitted, folder):
+    rows = _rows()
+    rows[5][1] = "cheap"
+    path = _write(folder / "bad_new.csv", rows)
+    result = _run("predict", folder / "m.ggmtl", path, "--output", folder / "p.csv")
+    assert result.exit_code == 1
+    assert "Row 6" in result.stderr
+    assert "'cheap'" in result.stderr
+
+
+def test_numbers_become_categories_on_request(folder):
+    path = _write(folder / "codes.csv", [[f"t{k % 4}", k % 3, k / 7.0, float(k % 5)] for k in range(40)],
+                  ("task", "code", "x", "y"))  # fmt: skip
+    rows = read_rows(path, Columns("task", "y", categorical=["code"]))
+    assert rows.frame.column_names == ["task", "code=1", "code=2", "x"]
+
+
+def test_decimal_commas_are_recognised(folder):
+    path = _write(folder / "commas.csv", [[f"t{k % 4}", f"{k},5", k] for k in range(20)], ("task", "x", "y"))
+    result = _run("fit", path, "--task", "task", "--target", "y")
+    assert "decimal comma" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (range(1, 41), "only counts the rows, from 1 to 40"),
+        ([(7 * k) % 40 for k in range(40)], "only counts the rows, from 0 to 39"),
+        ([f"name {k}" for k in range(40)], "one for every row"),
+        ([f"2024-01-{1 + k % 28:02d}" for k in range(40)], "days since the first"),
+        ([f"{1 + k % 28}/{1 + k % 12}/2024" for k in range(40)], "days since the first"),
+    ],
+)
+def test_a_column_that_is_no_feature_is_refused_with_the_remedy(folder, unfitted, values, message):
+    path = _write(folder / "suspect.csv", [[f"t{k % 4}", v, k % 7, k % 5] for k, v in enumerate(values)],
+                  ("task", "odd", "x", "y"))  # fmt: skip
+    result = _run("fit", path, "--task", "task", "--target", "y")
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert "--exclude 'odd'" in result.stderr
+    assert read_rows(path, Columns("task", "y", exclude=["odd"])).frame.column_names == ["task", "x"]
+
+
+def test_row_numbers_may_be_asked_for(folder):
+    path = _write(folder / "time.csv", [[f"t{k % 4}", k, k % 7, k % 5] for k in range(40)], ("task", "time", "x", "y"))
+    assert read_rows(path, Columns("task", "y", features=["time"])).frame.column_names == ["task", "time"]
+
+
+@pytest.mark.parametrize(("separator", "word"), [(";", "semicolons"), ("\t", "tabs")])
+def test_another_separator_gets_a_hint(folder, separator, word):
+    path = folder / "separated.csv"
+    path.write_text("\n".join(separator.join(line) for line in (["task", "x", "y"], ["a", "1,5", "2"])))
+    result = _run("fit", path, "--task", "task", "--target", "y")
+    assert result.exit_code == 1
+    assert word in result.stderr
+
+
+def test_progress_is_logged_where_there_is_no_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(output, "FIRST_LINE", 0.05)
+    monkeypatch.setattr(output, "NEXT_LINE", 0.05)
+    with output.working("Fitting") as change:
+        time.sleep(0.2)
+        change("Comparing")
+        time.sleep(0.2)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("Fitting … ")
+    assert lines[-1].startswith("Comparing … ")
+
+
+def test_quick_work_leaves_no_log(capsys):
+    with output.working("Fitting"):
+        pass
+    assert capsys.readouterr().err == ""
 
 
 def test_usage_errors_exit_with_two(folder):
@@ -196,7 +339,7 @@ def test_names_cannot_steer_the_terminal(folder):
 
 
 def test_comparison_uses_the_same_rows_for_every_method(folder):
-    rows = read_rows(folder / "in.csv", "shop", "sales", None, False)
+    rows = read_rows(folder / "in.csv", SALES)
     twice = compare(rows, {"GGMTL": PooledRegressor, "Pooled": PooledRegressor}, 3)
     assert twice.standings[0].error == twice.standings[1].error
     assert "cannot be told apart" in twice.verdict
@@ -208,6 +351,22 @@ def test_compare_prints_a_table_and_a_verdict(folder):
     assert result.exit_code == 0, result.output
     assert all(name in result.output for name in ("GGMTL", "Pooled", "Independent"))
     assert "95 % interval" in result.output
+
+
+def test_compare_without_the_own_method_names_the_best(folder):
+    result = _run("compare", folder / "in.csv", *COLUMNS, "--folds", "2", "--methods", "pooled,independent")
+    assert result.exit_code == 0, result.output
+    assert "Pooled" in result.output.splitlines()[-1]
+    assert "Independent" in result.output.splitlines()[-1]
+    alone = _run("compare", folder / "in.csv", *COLUMNS, "--folds", "2", "--methods", "pooled")
+    assert "Only Pooled has an error" in alone.output
+
+
+def test_compare_says_that_one_task_shares_nothing(folder):
+    path = _write(folder / "one.csv", [row for row in _rows() if row[0] == "shop 1"])
+    result = _run("compare", path, *COLUMNS, "--folds", "3", "--methods", "ggmtl,independent")
+    assert result.exit_code == 0, result.output
+    assert "one task, so nothing can be shared" in result.output
 
 
 def test_compare_knows_every_baseline():

@@ -6,12 +6,12 @@ import threading
 import time
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from ggmtl.errors import InputError, InputTypeError
 from ggmtl.statistics import TaskStatistics
 
+pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 dask = pytest.importorskip("dask")
 dd = pytest.importorskip("dask.dataframe")

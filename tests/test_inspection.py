@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from joblib import parallel_config
 
-from ggmtl import GGMTLRegressor
+from ggmtl import GGMTLRegressor, load_model
 from ggmtl.bilevel import refit
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.inner import solve_inner
 from ggmtl.inspection import edge_stability, explain_edge, markov_clusters, transfer_report
-from ggmtl.inspection.stability import _blocks, _draw, _weighted
+from ggmtl.inspection.outliers import unlike_others
+from ggmtl.inspection.resampling import blocks_of, draw, weighted
 from ggmtl.posterior import present_problem
 
 FAST = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0}
@@ -198,20 +199,88 @@ def test_a_model_without_folds_is_refused_with_the_remedy():
         transfer_report(model)
 
 
+def test_one_task_has_nothing_to_share():
+    X, y, _ = make(np.random.default_rng(9))
+    report = transfer_report(GGMTLRegressor().fit(X, y, tasks=np.repeat("a", len(X))))
+    assert report.verdict == "There is one task, so nothing can be shared."
+    assert report.levels == (report.chosen,) == ("independent",)
+    assert report.gain.share == report.gain_over_alone.share == 0.0
+    assert report.errors.shape == (1, 1)
+
+
+def test_levels_are_ordered_from_simple_to_dense():
+    X, y, tasks = make(np.random.default_rng(3), rows=8, noise=1.0)
+    model = GGMTLRegressor().fit(X, y, tasks=tasks)
+    report = transfer_report(model)
+    assert (report.levels[0], report.levels[1], report.levels[-1]) == ("pooled", "hub", "independent")
+    k = report.levels.index(report.chosen)
+    assert report.total[k] == pytest.approx(model.validation_error_)
+
+
+def outliers(seed, n=40, share=0.05, rows=15):
+    """Tasks near one model, and a few whose models are far off."""
+    rng = np.random.default_rng(seed)
+    W = rng.normal(size=3) + 0.1 * rng.normal(size=(n, 3))
+    odd = np.sort(rng.choice(n, round(share * n), replace=False))
+    W[odd] += 4.0 * rng.choice([-1.0, 1.0], size=(len(odd), 3))
+    index = np.repeat(np.arange(n), rows)
+    X = rng.normal(size=(n * rows, 3))
+    return X, (X * W[index]).sum(axis=1) + rng.normal(size=n * rows), index, odd
+
+
+def test_outlier_tasks_are_flagged_and_no_others():
+    X, y, tasks, odd = outliers(0)
+    report = transfer_report(GGMTLRegressor(candidates=np.empty((0, 2))).fit(X, y, tasks=tasks))
+    assert report.unlike.tolist() == odd.tolist()
+    assert "Unlike all others are 2 of 40 tasks" in report.describe()
+
+
+def test_tasks_of_one_population_are_not_called_outliers():
+    flagged = 0
+    for seed in range(10):
+        X, y, tasks, _ = outliers(seed, share=0.0)
+        flagged += unlike_others(GGMTLRegressor(candidates=np.empty((0, 2))).fit(X, y, tasks=tasks)).sum()
+    assert flagged <= 2
+
+
+def test_outliers_of_a_loaded_model_are_the_same(tmp_path):
+    X, y, tasks, odd = outliers(1)
+    model = GGMTLRegressor(candidates=np.empty((0, 2))).fit(X, y, tasks=tasks)
+    model.save(tmp_path / "m.ggmtl")
+    assert np.flatnonzero(unlike_others(load_model(tmp_path / "m.ggmtl"))).tolist() == odd.tolist()
+
+
+def test_whole_numbers_get_their_range_and_no_guess():
+    X, y, _ = make(np.random.default_rng(0))
+    model = GGMTLRegressor(candidates=np.empty((0, 2))).fit(X, y, tasks=np.repeat(np.arange(9), 16))
+    with pytest.raises(InputError, match=r"no task 17 in the model\. It has 9 tasks, from 0 to 8"):
+        explain_edge(model, np.int64(17), 1)
+
+
 # ---------------------------------------------------------------------- stability
+
+
+def test_progress_of_a_long_run_is_logged(fitted, monkeypatch, capsys):
+    monkeypatch.setattr("ggmtl.inspection.stability._FIRST", 0.0)
+    X, y, tasks = make(np.random.default_rng(0))
+    rows = (X * [1.0, 100.0, 0.01] + 5.0, 10 * y)
+    edge_stability(fitted, *rows, n_resamples=2, tasks=tasks)
+    assert "edge stability: 1 of 2 resamples" in capsys.readouterr().err
+    edge_stability(fitted, *rows, n_resamples=1, tasks=tasks, verbose=0)
+    assert capsys.readouterr().err == ""
 
 
 def test_all_blocks_once_are_all_rows(fitted):
     X, y, tasks = make(np.random.default_rng(0))
-    blocks, _ = _blocks(fitted, X * [1.0, 100.0, 0.01] + 5.0, 10 * y, tasks)
+    blocks, _ = blocks_of(fitted, X * [1.0, 100.0, 0.01] + 5.0, 10 * y, tasks)
     total = fitted._folded().total
-    once = _weighted(blocks, np.ones((len(blocks), 9)))
+    once = weighted(blocks, np.ones((len(blocks), 9)))
     np.testing.assert_allclose(once.gram, total.gram, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(once.moment, total.moment, rtol=1e-9, atol=1e-9)
-    draw = _draw(blocks, np.random.default_rng(0))
+    drawn = draw(blocks, np.random.default_rng(0))
     filled = np.array([block.count > 0 for block in blocks])
-    np.testing.assert_array_equal(draw.sum(axis=0), filled.sum(axis=0))
-    assert (draw[~filled] == 0).all()
+    np.testing.assert_array_equal(drawn.sum(axis=0), filled.sum(axis=0))
+    assert (drawn[~filled] == 0).all()
 
 
 @pytest.mark.parametrize("criterion", ["validation", "evidence"])

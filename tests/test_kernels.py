@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from ggmtl import kernels
 from ggmtl.errors import ParameterError
 from ggmtl.kernels import Cycle, Operator, reference
+from ggmtl.preconditioners import BlockJacobi, GraphLevel, TwoLevel
 from ggmtl.solvers import ConjugateGradient
-from ggmtl.system import BlockJacobi, GraphLevel, TaskSystem, TwoLevel
+from ggmtl.system import TaskSystem
 
 FORMS = kernels.available()
 
@@ -90,11 +91,12 @@ def test_inverse_blocks_are_inverses_and_symmetric_positive_definite(form, p):
     rng = np.random.default_rng(p)
     X = rng.normal(size=(6, 3, p))
     gram, diagonal = np.matmul(X.transpose(0, 2, 1), X), rng.uniform(0.1, 1.0, size=(6, p))
-    inverse = kernels.inverse_blocks(gram, diagonal)
+    inverse, log_det = kernels.inverse_blocks(gram, diagonal)
     blocks = gram + np.eye(p) * diagonal[:, None, :]
     np.testing.assert_allclose(np.matmul(inverse, blocks), np.broadcast_to(np.eye(p), blocks.shape), atol=1e-11)
     np.testing.assert_allclose(inverse, inverse.transpose(0, 2, 1), atol=1e-15 * np.abs(inverse).max())
     assert np.linalg.eigvalsh(inverse).min() > 0
+    np.testing.assert_allclose(log_det, np.linalg.slogdet(blocks)[1], rtol=1e-12)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan])

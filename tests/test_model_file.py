@@ -227,7 +227,7 @@ def test_a_failed_write_leaves_the_old_file(fitted, tmp_path, monkeypatch):
     before = (tmp_path / "m").read_bytes()
 
     def fail(*_):
-        raise OSError("disk full")
+        raise OSError(28, "disk full")
 
     monkeypatch.setattr(exports.os, "replace", fail)
     with pytest.raises(OSError, match="disk full"):

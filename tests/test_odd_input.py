@@ -1,11 +1,11 @@
 """Odd but legal input ends in a right answer or a clear error."""
 
 import numpy as np
-import pandas as pd
 import pytest
+from sklearn.model_selection import GroupKFold, KFold, PredefinedSplit, RepeatedKFold, ShuffleSplit, TimeSeriesSplit
 
-from ggmtl import KNN, GGMTLRegressor
-from ggmtl.errors import ParameterError
+from ggmtl import KNN, GGMTLRegressor, TaskGraph, TaskStatistics
+from ggmtl.errors import InputError, ParameterError
 from ggmtl.inspection import edge_stability
 
 SINGLE = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0}
@@ -55,7 +55,7 @@ def test_all_rows_in_one_group_leave_nothing_to_validate_on(rows):
 
 def test_pairs_may_come_as_a_table_or_not_at_all(rows):
     X, y, tasks = rows
-    table = pd.DataFrame({"a": [0, 1], "b": [1, 2]})
+    table = pytest.importorskip("pandas").DataFrame({"a": [0, 1], "b": [1, 2]})
     given = GGMTLRegressor(candidates=table, **SINGLE).fit(X, y, tasks=tasks)
     assert {tuple(edge) for edge in given.edges_.tolist()} <= {(0, 1), (1, 2)}
     assert GGMTLRegressor(candidates=[]).fit(X, y, tasks=tasks).graph_.n_edges == 0
@@ -82,7 +82,7 @@ def test_stability_of_very_few_tasks(rows, n_tasks):
     assert len(edge_stability(model, X, y, tasks=tasks, n_resamples=3).edges) <= 1
 
 
-@pytest.mark.parametrize(("name", "value"), [("device", "cuda"), ("checkpoint", "fit.ckpt")])
+@pytest.mark.parametrize(("name", "value"), [("device", "cuda")])
 def test_what_is_not_there_yet_is_refused(rows, name, value):
     X, y, tasks = rows
     with pytest.raises(ParameterError, match=name):
@@ -94,3 +94,103 @@ def test_a_verbose_fit_tells_how_far_it_is(rows, caplog):
     with caplog.at_level("INFO", logger="ggmtl"):
         GGMTLRegressor(verbose=1, validation=3).fit(X, y, tasks=tasks)
     assert sum("without fold" in message for message in caplog.messages) == 3
+
+
+# ---------------------------------------------------------------- splitters
+
+
+@pytest.mark.parametrize(
+    ("splitter", "reason"),
+    [
+        (TimeSeriesSplit(3), "every row outside a test set must be trained on"),
+        (ShuffleSplit(1, train_size=0.5, test_size=0.2, random_state=0), "every row outside a test set"),
+        (RepeatedKFold(n_splits=3, n_repeats=2, random_state=0), "overlap"),
+        (GroupKFold(3), r"groups=\)"),
+        (KFold(99), "cannot split these 60 rows"),
+    ],
+)
+def test_splitters_that_would_leak_or_cannot_split_are_refused(rows, splitter, reason):
+    X, y, tasks = rows
+    with pytest.raises(ParameterError, match=reason):
+        GGMTLRegressor(validation=splitter).fit(X, y, tasks=tasks)
+
+
+def test_a_splitter_may_hold_out_the_late_rows_once(rows):
+    X, y, tasks = rows
+    late = PredefinedSplit(np.where(np.arange(60) % 12 >= 9, 0, -1))
+    model = GGMTLRegressor(validation=late, **SINGLE).fit(X, y, tasks=tasks)
+    assert np.isfinite(model.coef_).all()
+
+
+# ---------------------------------------------------------------- numbers at the ends of the range
+
+
+@pytest.mark.parametrize("unit", [1e150, 1e-150])
+def test_units_near_the_ends_of_the_range_change_nothing(rows, unit):
+    X, y, tasks = rows
+    plain = GGMTLRegressor(validation=None).fit(X, y, tasks=tasks).predict(X, tasks=tasks)
+    model = GGMTLRegressor(validation=None).fit(X * unit, y / unit, tasks=tasks)
+    np.testing.assert_allclose(model.predict(X * unit, tasks=tasks) * unit, plain, rtol=1e-6)
+
+
+@pytest.mark.parametrize("unit", [1e160, 1e-160, 1e300, 1e-300])
+def test_numbers_whose_squares_leave_the_range_are_refused_by_name(rows, unit):
+    X, y, tasks = rows
+    with pytest.raises(InputError, match=r"Column 'x0' must have its largest absolute value between .* other units"):
+        GGMTLRegressor().fit(X * unit, y, tasks=tasks)
+    with pytest.raises(InputError, match=r"y must have its largest absolute value"):
+        GGMTLRegressor().fit(X, y * unit, tasks=tasks)
+    if unit > 1:
+        model = GGMTLRegressor(validation=None).fit(X, y, tasks=tasks)
+        with pytest.raises(InputError, match="Column 0 must have"):
+            model.predict(X * unit, tasks=tasks)
+
+
+@pytest.mark.parametrize("unit", [1e160, 1e-160])
+def test_streams_of_such_numbers_are_refused_by_name(rows, unit):
+    arrow = pytest.importorskip("pyarrow")
+    X, y, tasks = rows
+    table = arrow.table({"task": tasks, "y": y, "fine": X[:, 0], "far": X[:, 1] * unit})
+    with pytest.raises(InputError, match="Column 'far' must have"):
+        TaskStatistics.from_arrow_stream(table, task="task", target="y")
+
+
+# ---------------------------------------------------------------- parameters and folds
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("hub", "no"),
+        ("n_jobs", "many"),
+        ("n_jobs", 0),
+        ("random_state", "a"),
+        ("validation", float("nan")),
+        ("coupling", [1.0, "a"]),
+        ("candidates", 3),
+        ("candidates", None),
+    ],
+)
+def test_parameters_of_the_wrong_kind_are_named(rows, name, value):
+    X, y, tasks = rows
+    with pytest.raises(ParameterError, match=name):
+        GGMTLRegressor(**{name: value}).fit(X, y, tasks=tasks)
+
+
+def test_a_table_with_weights_of_zero_takes_folds_of_all_its_rows(rows):
+    pandas = pytest.importorskip("pandas")
+    X, y, tasks = rows
+    frame = pandas.DataFrame(X, columns=list("abc")).assign(task=tasks, y=y, w=np.arange(60) % 7)
+    folds = np.arange(60) % 3
+    whole = TaskStatistics.from_frame(frame, task="task", target="y", sample_weight="w", folds=folds)
+    present = frame["w"] > 0
+    part = TaskStatistics.from_frame(
+        frame[present], task="task", target="y", sample_weight="w", folds=folds[present.to_numpy()]
+    )
+    np.testing.assert_array_equal(whole.fold(1).count, part.fold(1).count)
+
+
+def test_a_graph_without_edges_has_a_laplacian_of_zeros():
+    laplacian = TaskGraph.empty(["a", "b"]).laplacian()
+    assert laplacian.dtype == np.float64
+    assert not laplacian.toarray().any()

@@ -137,7 +137,9 @@ def test_clusters_are_found_and_independent_tasks_stay_alone():
 def test_path_lists_every_level_and_marks_one():
     data = make_line(n_tasks=6, n_features=3, n_samples=20, random_state=0)
     model = GGMTLRegressor(validation=3).fit(data.X, data.y, tasks=data.tasks)
-    assert [row["level"] for row in model.path_] == ["pooled", "hub", *["graph"] * 4, "independent"]
+    names = [row["level"] for row in model.path_]
+    assert names == ["pooled", "hub", *["graph"] * (len(names) - 3), "independent"]
+    assert all(row["n_edges"] > 0 for row in model.path_ if row["level"] == "graph")
     assert [row["n_edges"] for row in model.path_[2:5]] == [3, 6, 12]
     assert sum(row["chosen"] for row in model.path_) == 1
     assert all(row["standard_error"] > 0 for row in model.path_)

@@ -12,7 +12,7 @@ from ggmtl import GGMTLRegressor
 from ggmtl.bilevel import GraphFit, Settings, refit
 from ggmtl.candidates import Complete
 from ggmtl.inner import solve_inner
-from ggmtl.posterior import attach, insert_task, posterior_of, present_problem, without_edge
+from ggmtl.posterior import attach, follow, insert_task, noise_of, posterior_of, present_problem, without_edge
 from ggmtl.posterior.attachment import _NewTask
 from ggmtl.posterior.uncertainty import _sampled_blocks
 from ggmtl.statistics import LeastSquares
@@ -150,7 +150,8 @@ def test_ninety_percent_intervals_cover_about_ninety_percent():
         target = (fresh * W[where]).sum(axis=1) + rng.normal(size=len(fresh))
         inside.append(np.abs(target - value) < norm.ppf(0.95) * deviation)
         table = model.coefficients()
-        table = table[table["feature"] != "(intercept)"]
+        slopes = np.asarray(table["feature"]) != "(intercept)"
+        table = {name: np.asarray(table[name])[slopes] for name in ("coefficient", "standard_error")}
         known.append(np.abs(table["coefficient"] - W.ravel()) < norm.ppf(0.95) * table["standard_error"])
         strangers = np.array([1.0, -2.0, 0.5]) + 0.7 * rng.normal(size=(300, 3))
         value, deviation = model.predict(fresh, tasks=np.arange(1000, 1300), return_std=True)
@@ -233,7 +234,7 @@ def test_evidence_of_a_new_task_is_the_gaussian_density_of_its_rows():
     rng = np.random.default_rng(11)
     X, y = new_rows(rng, np.array([1.0, -1.0, 0.3]), 4)
     pull, noise = np.array([0.5, 2.0, 1.0]), 0.25
-    task = _NewTask(X[0].T @ X[0], X[0].T @ y[0], float(y[0] @ y[0]), noise, pull, np.zeros(3), np.ones(3))
+    task = _NewTask(X[0].T @ X[0], X[0].T @ y[0], float(y[0] @ y[0]), noise, pull, np.zeros(3))
     means = rng.normal(size=(5, 3))
     found = task.evidence(means, pull)
     covariance = noise * (np.eye(4) + X[0] / pull @ X[0].T)
@@ -280,6 +281,39 @@ def test_one_row_moves_the_common_model_as_the_prior_allows():
     common = fit.coefficients.mean(axis=0)
     gain = X[0, 0] / 20.0 / (1.0 + X[0, 0] @ X[0, 0] / 20.0)
     np.testing.assert_allclose(attached.coefficients, common + gain * (y[0, 0] - X[0, 0] @ common))
+
+
+def test_models_follow_other_rows_as_a_fit_of_them_with_the_same_graph():
+    rng = np.random.default_rng(16)
+    loss, _ = make_loss(rng, 7, 3, 8)
+    fit, settings = make_fit(rng, loss)
+    other, _ = make_loss(rng, 7, 3, 8)
+    followed, covariances = follow(fit, other, settings, [], 1.0)
+    np.testing.assert_allclose(followed.coefficients, refit(fit, other, settings).coefficients)
+    assert covariances == []
+
+
+def test_an_attached_task_whose_rows_stay_stays_where_it_was():
+    rng = np.random.default_rng(17)
+    loss, _ = make_loss(rng, 6, 3, 20)
+    fit, settings = make_fit(rng, loss)
+    rows = least_squares(*new_rows(rng, fit.coefficients[2], 12))
+    attached = attach(fit, rows, 0.3)
+    grown = insert_task(fit, attached, 6)
+    both = LeastSquares(*(np.concatenate([getattr(part, name) for part in (loss, rows)]) for name in vars(rows)))
+    followed, (covariance,) = follow(grown, both, settings, [6], 0.3)
+    np.testing.assert_allclose(followed.coefficients, grown.coefficients, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(covariance, attached.covariance)
+
+
+@pytest.mark.parametrize("edges", [True, False])
+def test_the_noise_alone_is_that_of_the_posterior(edges):
+    rng = np.random.default_rng(18)
+    loss, _ = make_loss(rng, 6, 3, 9)
+    fit, settings = make_fit(rng, loss)
+    if not edges:
+        fit = refit(replace(fit, edges=fit.edges[:0], edge_values=fit.edge_values[:0]), loss, settings)
+    assert noise_of(fit, loss, settings) == pytest.approx(posterior_of(fit, loss, settings).noise, rel=1e-12)
 
 
 def test_inserting_a_task_shifts_the_edges():

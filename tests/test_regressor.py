@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -228,6 +228,77 @@ def test_forgetting_weighs_old_rows_less():
         grown.partial_fit(X, y, tasks=tasks, forget=0.0)
 
 
+def test_cheap_batches_and_a_last_relearning_end_where_one_fit_does():
+    X, y, tasks = make(9, rows=20)
+    options = {**FAST, "validation": None, "criterion": "auto", "coupling": "auto", "edge_entropy": "auto"}
+    batch = np.arange(len(y)) % 10
+    grown = GGMTLRegressor(**options).fit(X[batch == 0], y[batch == 0], tasks=tasks[batch == 0])
+    for k in range(1, 10):
+        grown.partial_fit(X[batch == k], y[batch == k], tasks=tasks[batch == k], relearn=k == 9)
+    whole = GGMTLRegressor(**options).fit(X, y, tasks=tasks)
+    np.testing.assert_allclose(grown.coef_, whole.coef_, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(grown.intercept_, whole.intercept_, rtol=1e-6, atol=1e-8)
+
+
+def test_without_relearning_the_models_solve_the_system_of_all_rows():
+    X, y, tasks = make(9)
+    first = np.arange(len(y)) % 3 > 0
+    model = GGMTLRegressor(**FAST).fit(X[first], y[first], tasks=tasks[first])
+    hub, coupling, edges, weights = model.hub_strength_, model.coupling_, model.edges_, model.edge_weights_
+    values, scaling = model._fit_used.edge_values[model._fit_used.edge_values > 0], model._scaling
+    model.partial_fit(X[~first], y[~first], tasks=tasks[~first], relearn=False)
+    np.testing.assert_array_equal(model.edge_weights_, weights)
+    Z = scaling.design_rows(X)
+    target = (y - scaling.target_center) / scaling.target_scale
+    A, right = np.zeros((6, 3, 6, 3)), np.zeros((6, 3))
+    for t in range(6):
+        A[t, :, t] += Z[tasks == t].T @ Z[tasks == t] + np.diag([1e-6, 1e-6, 0.0]) + np.diag(hub)
+        right[t] = Z[tasks == t].T @ target[tasks == t]
+        A[t, :, :] -= np.broadcast_to(np.diag(hub)[:, None, :] / 6, (3, 6, 3))
+    for (i, j), e in zip(edges, values):
+        for a, b, sign in ((i, i, 1), (j, j, 1), (i, j, -1), (j, i, -1)):
+            A[a, :, b] += sign * e * np.diag(coupling)
+    expected = np.linalg.solve(A.reshape(18, 18), right.ravel()).reshape(6, 3)
+    np.testing.assert_allclose(model._coefficients, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_without_relearning_new_tasks_are_attached_and_attached_ones_follow_their_rows():
+    X, y, tasks = make(11, rows=20)
+    old, late = tasks < 5, np.arange(len(y)) % 2 == 0
+    model = GGMTLRegressor(**HUB).fit(X[old], y[old], tasks=tasks[old])
+    other = GGMTLRegressor(**HUB).fit(X[old], y[old], tasks=tasks[old])
+    model.partial_fit(X[~old & late], y[~old & late], tasks=tasks[~old & late], relearn=False)
+    model.partial_fit(X[~old & ~late], y[~old & ~late], tasks=tasks[~old & ~late], relearn=False)
+    other.add_task(5, X[~old], y[~old])
+    np.testing.assert_allclose(model.coef_, other.coef_, rtol=1e-6)
+    assert model._statistics.count[-1] == 20
+    _, deviation = model.predict(X, tasks=tasks, return_std=True)
+    np.testing.assert_allclose(deviation, other.predict(X, tasks=tasks, return_std=True)[1], rtol=1e-6)
+
+
+def test_a_group_stays_in_its_fold_when_more_of_its_rows_come():
+    X, y, tasks = make(8)
+    groups = np.arange(len(y)) // 4
+    model = GGMTLRegressor(candidates=np.empty((0, 2)), validation=3).fit(X, y, tasks=tasks, groups=groups)
+    before = model._statistics.cross[..., -2, -2].copy()
+    model.partial_fit(X[:4] + 0.1, y[:4], tasks=tasks[:4], groups=groups[:4], relearn=False)
+    added = (model._statistics.cross[..., -2, -2] - before).sum(axis=1)
+    assert sorted(added) == [0, 0, 4]
+    fold = int(np.argmax(added))
+    model.partial_fit(X[:2] + 0.2, y[:2], tasks=tasks[:2], groups=groups[:2], relearn=False)
+    assert (model._statistics.cross[fold, :, -2, -2] - before[fold]).sum() == 6
+
+
+def test_more_rows_cannot_be_dealt_by_a_splitter():
+    X, y, tasks = make(8)
+    folds = KFold(3, shuffle=True, random_state=0)
+    model = GGMTLRegressor(candidates=np.empty((0, 2)), validation=folds).fit(X, y, tasks=tasks)
+    with pytest.raises(ParameterError, match="partial_fit cannot deal rows into the folds of KFold"):
+        model.partial_fit(X[:4], y[:4], tasks=tasks[:4])
+    model.add_task(9, X[:4], y[:4])
+    assert model._statistics.count[-1] == 4
+
+
 def test_more_rows_may_bring_new_tasks_and_a_single_row():
     X, y, tasks = make(11)
     model = GGMTLRegressor(**FAST).fit(X, y, tasks=tasks)
@@ -268,7 +339,7 @@ def test_a_new_task_leaves_the_others_alone(options):
     np.testing.assert_array_equal(model.coef_[1:], before)
     assert model.graph_.n_edges >= edges
     assert model.graph_.task_names.tolist() == model.tasks_.tolist()
-    assert len(model.coefficients()) == 21
+    assert len(model.coefficients()["coefficient"]) == 21
     value, deviation = model.predict(few, tasks=np.full(8, -3), return_std=True)
     assert np.isfinite(value).all()
     assert (deviation < 3.0).all()
@@ -310,6 +381,44 @@ def test_names_that_exist_or_are_of_another_kind_are_refused():
     X, y, _ = make(16)
     with pytest.raises(InputError, match="without tasks"):
         GGMTLRegressor().fit(X, y).add_task(1, X[:2], y[:2])
+
+
+# ---------------------------------------------------------------------- how the outer problem ended
+
+
+def clusters_of_tasks(n=12, rows=40, d=6):
+    rng = np.random.default_rng(0)
+    W = rng.normal(size=(3, d))[np.arange(n) % 3] + 0.1 * rng.normal(size=(n, d))
+    X, tasks = rng.normal(size=(n * rows, d)), np.repeat(np.arange(n), rows)
+    return X, (X * W[tasks]).sum(axis=1) + 0.5 * rng.normal(size=n * rows), tasks
+
+
+def test_the_history_of_evidence_falls_and_counts_the_steps():
+    X, y, tasks = clusters_of_tasks()
+    model = GGMTLRegressor(validation=None).fit(X, y, tasks=tasks)
+    assert model.graph_.n_edges
+    assert len(model.history_) == model.n_iter_ + 1 > 3
+    assert (np.diff(model.history_) < 0).all()
+    assert model.status_ in ("converged", "stopped")
+    assert model.converged_ == (model.status_ == "converged")
+
+
+def test_evidence_heeds_max_iter_and_tol():
+    X, y, tasks = clusters_of_tasks()
+    with pytest.warns(ConvergenceWarning, match=r"after max_iter=2 steps with a last gain in log evidence of"):
+        short = GGMTLRegressor(validation=None, max_iter=2).fit(X, y, tasks=tasks)
+    assert (short.n_iter_, short.status_, short.converged_) == (2, "max_iter", False)
+    rough = GGMTLRegressor(validation=None, tol=1.0).fit(X, y, tasks=tasks)
+    assert (rough.n_iter_, rough.status_, rough.converged_) == (1, "converged", True)
+
+
+def test_without_a_hub_no_task_is_drawn_to_a_common_model():
+    rng = np.random.default_rng(0)
+    X, tasks = rng.normal(size=(60, 2)), np.repeat(np.arange(6), 10)
+    y = X @ [1.0, -1.0] + rng.normal(size=60)
+    model = GGMTLRegressor(hub=False, validation=3, max_iter=20, tol=1e-3).fit(X, y, tasks=tasks)
+    np.testing.assert_array_equal(model.hub_strength_, np.zeros(3))
+    assert "pooled" not in [row["level"] for row in model.path_]
 
 
 # ---------------------------------------------------------------------- refusals

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from ggmtl.errors import ParameterError, SingularSystemError, SolverError
+from ggmtl.preconditioners import AggregationCycle, BlockJacobi, GraphLevel, TwoLevel
 from ggmtl.solvers import ConjugateGradient, Direct, Solution, prepare
-from ggmtl.system import AggregationCycle, BlockJacobi, GraphLevel, TaskSystem, TwoLevel
+from ggmtl.system import TaskSystem
 from test_system import LARGE, OPERATORS, SMALL, grams, hide_pyamg, kronecker, make, reference
 
 

@@ -5,13 +5,13 @@ import shutil
 import sys
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from ggmtl.errors import InputError, InputTypeError
 from ggmtl.statistics import TaskStatistics
 from ggmtl.statistics.partials import from_bytes, to_bytes
 
+pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 

@@ -1,9 +1,6 @@
 """Statistics are the sums they claim to be, they add up, and folds depend on nothing but the rows."""
 
 import numpy as np
-import pandas as pd
-import polars as pl
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -423,7 +420,7 @@ def test_least_squares_is_the_loss_of_the_rows():
 
 # ---------------------------------------------------------------- frames
 
-FRAMES = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.table}
+FRAMES = {"pandas": "DataFrame", "polars": "DataFrame", "pyarrow": "table"}
 
 
 @pytest.mark.parametrize("library", FRAMES)
@@ -431,7 +428,7 @@ def test_a_frame_gives_the_same_statistics_as_arrays(library):
     X, y, tasks = make_rows()
     weight = np.random.default_rng(12).uniform(0.5, 2.0, size=len(y))
     columns = {"score": y, "a": X[:, 0], "school": tasks, "b": X[:, 1], "w": weight, "c": X[:, 2]}
-    frame = FRAMES[library](columns)
+    frame = getattr(pytest.importorskip(library), FRAMES[library])(columns)
     statistics = TaskStatistics.from_frame(frame, task="school", target="score", sample_weight="w")
     assert statistics.feature_names == ("a", "b", "c")
     assert_same(statistics, direct_sums(X, y, tasks, weight))
@@ -445,6 +442,6 @@ def test_a_frame_gives_the_same_statistics_as_arrays(library):
     "wrong", [{"task": "schol"}, {"target": "scor"}, {"features": ["age "]}, {"sample_weight": "ww"}]
 )
 def test_a_misspelt_column_is_answered_with_the_right_one(wrong):
-    frame = pd.DataFrame({"score": [1.0], "age": [2.0], "school": ["a"], "w": [1.0]})
+    frame = pytest.importorskip("pandas").DataFrame({"score": [1.0], "age": [2.0], "school": ["a"], "w": [1.0]})
     with pytest.raises(InputError, match=r"The table has no column .*Did you mean"):
         TaskStatistics.from_frame(frame, **({"task": "school", "target": "score"} | wrong))

@@ -4,8 +4,6 @@ import logging
 from decimal import Decimal
 
 import numpy as np
-import pandas as pd
-import polars as pl
 import pytest
 
 from ggmtl.errors import InputError, InputTypeError, ParameterError
@@ -14,6 +12,8 @@ from ggmtl.statistics import builder as builder_module
 from ggmtl.statistics import streams as streams_module
 from ggmtl.statistics.folds import hash_folds
 
+pd = pytest.importorskip("pandas")
+pl = pytest.importorskip("polars")
 pa = pytest.importorskip("pyarrow")
 csv = pytest.importorskip("pyarrow.csv")
 ds = pytest.importorskip("pyarrow.dataset")

@@ -9,20 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import block_diag
 
-from ggmtl import system as system_module
+from ggmtl import preconditioners
 from ggmtl.errors import SingularSystemError
-from ggmtl.system import (
+from ggmtl.preconditioners import (
     AggregationCycle,
     BlockJacobi,
-    Curvature,
     GraphLevel,
-    TaskSystem,
     TwoLevel,
     coupling_ratio,
-    laplacian,
     make_preconditioner,
     mean_rank_share,
 )
+from ggmtl.system import Curvature, TaskSystem, laplacian
 
 MANY = 640  # tasks beyond which the graph level is no longer inverted densely
 
@@ -280,6 +278,8 @@ def test_the_graph_level_is_exact_where_grams_are_multiples_of_the_identity(hub)
 
 @pytest.mark.parametrize("name", LARGE)
 def test_without_pyamg_the_graph_level_is_a_sparse_factor(name, monkeypatch):
+    pytest.importorskip("pyamg")
+    monkeypatch.setattr(preconditioners, "_POLYNOMIAL_CONDITION", 0.0)
     system = LARGE[name]().without_curvature()
     n, p = system.shape
     approximate = GraphLevel.of(system)
@@ -304,6 +304,7 @@ def test_without_pyamg_the_graph_level_is_a_sparse_factor(name, monkeypatch):
 
 
 def test_one_aggregation_cycle_reduces_the_error():
+    pytest.importorskip("pyamg")
     system = LARGE["many tasks"]()
     matrix = laplacian(system.edges, 30.0 * system.edge_weights, MANY) + 0.5 * np.eye(MANY)
     matrix = type(system.laplacian)(matrix)
@@ -331,7 +332,7 @@ def test_an_aggregation_cycle_is_reproducible_and_leaves_the_global_random_state
 
 
 def test_the_threshold_between_dense_and_aggregated_graph_levels():
-    assert system_module._DENSE_TASKS < MANY
+    assert preconditioners._DENSE_TASKS < MANY
     small = GraphLevel.of(SMALL["uniform"]())
     assert not isinstance(small.groups[0][1], AggregationCycle)
 
@@ -378,3 +379,20 @@ def test_each_remedy_of_the_message_determines_the_models(remedy):
     system.gram[4] = 0.0
     system.check_determined()
     assert np.linalg.eigvalsh(kronecker(system)).min() > 0
+
+
+@pytest.mark.parametrize("condition", [1.5, 20.0, 150.0])
+def test_the_polynomial_is_symmetric_positive_definite_and_nearly_the_inverse(condition):
+    random = np.random.default_rng(0)
+    edges = np.unique(np.sort(random.integers(0, 40, (120, 2)), axis=1), axis=0)
+    edges = edges[edges[:, 0] != edges[:, 1]]
+    weights = random.uniform(0.5, 2.0, len(edges))
+    degree = np.bincount(edges.ravel(), np.repeat(weights, 2), 40)
+    matrix = laplacian(edges, weights, 40, 2.0 * degree / condition + 0.01)
+    polynomial = preconditioners.Polynomial.of(matrix)
+    inverse = polynomial(np.eye(40))
+    np.testing.assert_allclose(inverse, inverse.T, atol=1e-12 * np.abs(inverse).max())
+    root = np.linalg.cholesky(matrix.toarray())
+    spectrum = np.linalg.eigvalsh(root.T @ inverse @ root)
+    assert spectrum.min() > 0
+    assert np.abs(1.0 - spectrum).max() < 1.2 * preconditioners._POLYNOMIAL_ACCURACY

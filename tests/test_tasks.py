@@ -3,13 +3,14 @@
 import datetime
 
 import numpy as np
-import pandas as pd
-import polars as pl
-import pyarrow as pa
 import pytest
 
 from ggmtl.errors import InputError, InputTypeError
 from ggmtl.tasks import TaskData, read_labels, read_prediction, read_training, unknown_tasks_message
+
+pd = pytest.importorskip("pandas")
+pl = pytest.importorskip("polars")
+pa = pytest.importorskip("pyarrow")
 
 LABELS = ["b", "a", "b", "c", "a", "b"]
 X = np.arange(12.0).reshape(6, 2) ** 1.5
@@ -251,7 +252,7 @@ def test_infinite_values_are_refused_naming_column_and_count(library):
         pd.Series([1, 2, pd.NA, 4, 5, 6], dtype="Int64"),
         pd.Series([1.5, 2, pd.NA, 4, 5, 6], dtype="Float64"),
         pd.Series([True, False, pd.NA, True, True, False], dtype="boolean"),
-        pd.Series([1.5, None, None, 4, 5, 6], dtype=object).fillna(1.0).where([True, True, False, True, True, True]),
+        pd.Series([1.5, 1.0, np.nan, 4, 5, 6], dtype=object),
     ],
     ids=["Int64", "Float64", "boolean", "object"],
 )

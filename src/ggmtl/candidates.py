@@ -11,14 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.spatial import cKDTree
 from sklearn.neighbors import NearestNeighbors
 
+from ggmtl import kernels
 from ggmtl.errors import InputError, ParameterError, did_you_mean
 from ggmtl.tasks import locate_tasks
 
 DEFAULT_NEIGHBOURS = 10
 # Up to this many tasks all pairs are fewer than what the models' noise would make neighbours pick anyway.
 SMALL_TASKS = 60
+# Up to this many tasks neighbours are exact. Beyond, they are sought among the neighbours of neighbours, at first those
+# of a tree in the leading directions: time then grows with the number of tasks, not with its square.
+EXACT_TASKS = 3000
+_TREE_DIRECTIONS, _FIRST_SWEEPS = 5, 3
 
 
 @dataclass(frozen=True)
@@ -43,14 +49,15 @@ class Candidates:
     forbid: Sequence[tuple[Any, Any]] = ()
     uses_models = False
 
-    def propose(self, models: np.ndarray, task_names: np.ndarray) -> CandidateEdges:
+    def propose(self, models: np.ndarray, task_names: np.ndarray, near: np.ndarray | None = None) -> CandidateEdges:
         """Candidate edges for tasks whose models are the rows of `models`.
 
         Distances between rows should be those that matter: the regressor passes coefficients rotated by the
-        pooled covariance of the features, so that a distance is one between predictions.
+        pooled covariance of the features, so that a distance is one between predictions. Where there are very many
+        tasks, the search is among the neighbours of neighbours in `near`, the edges before.
         """
         n = len(task_names)
-        pairs = _unique(self._pairs(models, task_names), n)
+        pairs = _unique(self._pairs(models, task_names, near), n)
         required = _unique(_positions(self.must_link, task_names, "must_link"), n)
         refused = _unique(_positions(self.forbid, task_names, "forbid"), n)
         keys, must, never = (edges @ [n, 1] for edges in (pairs, required, refused))
@@ -61,7 +68,7 @@ class Candidates:
         keep = np.union1d(np.setdiff1d(keys, never), must)
         return CandidateEdges(np.column_stack([keep // n, keep % n]).astype(np.int64), np.isin(keep, must))
 
-    def _pairs(self, models: np.ndarray, task_names: np.ndarray) -> np.ndarray:
+    def _pairs(self, models: np.ndarray, task_names: np.ndarray, near: np.ndarray | None) -> np.ndarray:
         raise NotImplementedError
 
 
@@ -87,10 +94,10 @@ class KNN(Candidates):
     forbid: Sequence[tuple[Any, Any]] = ()
     uses_models = True
 
-    def _pairs(self, models, task_names):
+    def _pairs(self, models, task_names, near):
         n = len(models)
         k = _check_neighbours(self.k) if self.k is not None else (n - 1 if n <= SMALL_TASKS else DEFAULT_NEIGHBOURS)
-        return _neighbours(models, k)
+        return _neighbours(models, k, near)
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ class Complete(Candidates):
     must_link: Sequence[tuple[Any, Any]] = ()
     forbid: Sequence[tuple[Any, Any]] = ()
 
-    def _pairs(self, models, task_names):
+    def _pairs(self, models, task_names, near):
         return np.column_stack(np.triu_indices(len(task_names), 1))
 
 
@@ -119,7 +126,7 @@ class Pairs(Candidates):
     must_link: Sequence[tuple[Any, Any]] = ()
     forbid: Sequence[tuple[Any, Any]] = ()
 
-    def _pairs(self, models, task_names):
+    def _pairs(self, models, task_names, near):
         return _positions(self.pairs, task_names, "candidates")
 
 
@@ -148,7 +155,7 @@ class Coordinates(Candidates):
     must_link: Sequence[tuple[Any, Any]] = ()
     forbid: Sequence[tuple[Any, Any]] = ()
 
-    def _pairs(self, models, task_names):
+    def _pairs(self, models, task_names, near):
         if isinstance(self.xy, dict):
             missing = [name for name in task_names.tolist() if name not in self.xy]
             if missing:
@@ -173,7 +180,8 @@ def as_candidates(value: Any) -> Candidates:
         if value == "complete":
             return Complete()
         raise ParameterError(f"candidates must be 'knn', 'complete', pairs or a rule such as KNN(k=10). Got {value!r}.")
-    pairs = np.asarray(value).reshape(-1, 2) if len(value) == 0 else np.asarray(value)
+    pairs = np.asarray(value)
+    pairs = pairs.reshape(-1, 2) if pairs.shape == (0,) else pairs
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise ParameterError(f"candidates given as pairs must have shape (m, 2). Got shape {pairs.shape} instead.")
     rows = value if isinstance(value, (list, tuple)) else pairs
@@ -200,14 +208,36 @@ def _check_neighbours(k: int) -> int:
     return int(k)
 
 
-def _neighbours(points: np.ndarray, k: int) -> np.ndarray:
+def _neighbours(points: np.ndarray, k: int, near: np.ndarray | None = None) -> np.ndarray:
     n = len(points)
     if n < 2:
         return np.empty((0, 2), dtype=np.int64)
     if k >= n - 1:
         return np.column_stack(np.triu_indices(n, 1))
-    nearest = NearestNeighbors(n_neighbors=int(k)).fit(points).kneighbors(return_distance=False)
-    return np.column_stack([np.repeat(np.arange(n), int(k)), nearest.ravel()])
+    if n <= EXACT_TASKS:
+        nearest = NearestNeighbors(n_neighbors=int(k)).fit(points).kneighbors(return_distance=False)
+    else:
+        nearest = _approximate_neighbours(points, int(k), near)
+    pairs = np.column_stack([np.repeat(np.arange(n), nearest.shape[1]), nearest.ravel()])
+    return pairs[pairs[:, 0] != pairs[:, 1]]
+
+
+def _approximate_neighbours(points: np.ndarray, k: int, near: np.ndarray | None) -> np.ndarray:
+    """Neighbours of neighbours, nearer in every sweep; first those in the leading directions, by a tree."""
+    n, sweeps = len(points), 1
+    if near is None or not len(near):
+        centred = points - points.mean(axis=0)
+        leading = np.linalg.eigh(centred.T @ centred)[1][:, -_TREE_DIRECTIONS:]
+        found = cKDTree(centred @ leading).query(centred @ leading, k=k + 1, workers=-1)[1][:, 1:]
+        near, sweeps = np.column_stack([np.repeat(np.arange(n), k), found.ravel()]), _FIRST_SWEEPS
+        near = near[near[:, 0] != near[:, 1]]
+    for _ in range(sweeps):
+        edges = _unique(near, n)
+        start, neighbour, _ = kernels.neighbour_lists(edges, np.ones(len(edges)), n)
+        nearest = kernels.nearest_in_neighbourhood(points, start, neighbour, k)
+        near = np.column_stack([np.repeat(np.arange(n), k), nearest.ravel()])
+        near = near[near[:, 0] != near[:, 1]]
+    return nearest
 
 
 def _positions(pairs: Any, task_names: np.ndarray, parameter: str) -> np.ndarray:

@@ -7,12 +7,15 @@ P(x − ∇F(x)) − x, whose largest entry is the certificate.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import minimize
 
+from ggmtl.checkpoint import Journal
+
 ValueAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]
+# Called with (iteration, objective, point): at the start, with iteration 0, and after every step.
 Progress = Callable[[int, float, np.ndarray], None]
 
 
@@ -27,7 +30,7 @@ class Optimum:
     certificate : float
         Largest entry of the projected gradient.
     iterations : int
-    status : {"converged", "flat", "max_iter"}
+    status : {"converged", "flat", "max_iter", "interrupted"}
         ``"flat"``: no further decrease can be told from rounding, though the certificate is above `tol`.
     history : tuple of float
         Objective after each step, the start first.
@@ -73,6 +76,8 @@ def projected_gradient(
     """
     x = box.project(start)
     value, gradient = function(x)
+    if progress:
+        progress(0, value, x)
     history = [value]
     step = 0.1 / max(np.abs(gradient).max(initial=0.0), np.finfo(float).tiny)
     status, iteration = "max_iter", 0
@@ -124,6 +129,8 @@ def quasi_newton(
             progress(len(history), value, point)
 
     first, gradient = function(x)
+    if progress:
+        progress(0, first, x)
     if not len(x) or box.certificate(x, gradient) <= tol:
         return Optimum(x, first, box.certificate(x, gradient), 0, "converged", (first,))
     result = minimize(
@@ -154,6 +161,8 @@ def trial_steps(
     """Take the proposed point wherever it lowers the objective; otherwise quasi-Newton steps."""
     x = box.project(start)
     value, gradient = function(x)
+    if progress:
+        progress(0, value, x)
     history, iteration = [value], 0
     while box.certificate(x, gradient) > tol and iteration < max_iter:
         candidate = propose(x)
@@ -168,7 +177,12 @@ def trial_steps(
         iteration += 1
         if progress:
             progress(iteration, value, x)
-    rest = quasi_newton(function, x, box, max_iter=max_iter - iteration, tol=tol, progress=progress)
+
+    def go_on(step: int, value: float, point: np.ndarray) -> None:
+        if progress and step:
+            progress(iteration + step, value, point)
+
+    rest = quasi_newton(function, x, box, max_iter=max(max_iter - iteration, 1), tol=tol, progress=go_on)
     return Optimum(
         rest.x,
         rest.value,
@@ -177,6 +191,51 @@ def trial_steps(
         rest.status,
         (*history, *rest.history[1:]),
     )
+
+
+def recorded(
+    optimiser: Callable[..., Optimum],
+    function: ValueAndGradient,
+    start: np.ndarray,
+    box: Box,
+    *,
+    max_iter: int,
+    tol: float,
+    journal: Journal,
+    name: str,
+    progress: Progress | None = None,
+) -> Optimum:
+    """Run an optimiser with every step in a journal; one that was begun there before goes on from its last step.
+
+    Quasi-Newton steps begin with a fresh memory there, so that they may differ from those of a run in one go; the
+    optimum is the same to the tolerance.
+    """
+    state = journal.resume(name)
+    before = state["history"] if state else []
+    history, done = list(before), max(len(before) - 1, 0)
+
+    def record(iteration: int, value: float, x: np.ndarray) -> None:
+        if iteration or not before:
+            history.append(float(value))
+            journal.step(name, x=x.copy(), history=list(history))
+            if progress:
+                progress(done + iteration, value, x)
+
+    def compute() -> Optimum:
+        first = state["x"] if state else start
+        found = optimiser(function, first, box, max_iter=max(max_iter - done, 1), tol=tol, progress=record)
+        return replace(found, iterations=done + found.iterations, history=(*before[:-1], *found.history))
+
+    return journal.once(name, compute)
+
+
+def reached_so_far(journal: Journal, name: str) -> Optimum | None:
+    """The last step of a recorded run, as an optimum that was interrupted; None where there is none."""
+    state = journal.resume(name)
+    if state is None:
+        return None
+    history = tuple(state["history"])
+    return Optimum(state["x"], history[-1], float("nan"), len(history) - 1, "interrupted", history)
 
 
 def _backtrack(

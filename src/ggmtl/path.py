@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed
+from joblib import Parallel, delayed, effective_n_jobs
 
 from ggmtl.bilevel import GraphFit, Settings, learn_by_evidence, learn_by_validation
-from ggmtl.criteria.evidence import learn_hub_by_feature
+from ggmtl.candidates import CandidateEdges
+from ggmtl.checkpoint import Journal
+from ggmtl.criteria.evidence import hub_evidence, learn_hub_by_feature
+from ggmtl.errors import ParameterError
 from ggmtl.graph import TaskGraph
 from ggmtl.statistics import FoldedLoss, LeastSquares
 
 logger = logging.getLogger("ggmtl")
-Learner = Callable[[FoldedLoss], Sequence[GraphFit]]
+Learner = Callable[..., Sequence[GraphFit]]
 
 # Levels of the entropy weight γ, in units of the outer loss per candidate edge.
 ENTROPY_LEVELS = (0.0, 0.03, 0.1, 0.3)
+# Numbers in the matrices of all tasks beyond which one fold in place of several is held out.
+LARGE_NUMBERS = 1 << 19
 # Edges lighter than this, beside the heaviest edges of their two tasks, are not reported.
 _REPORTED = 0.05
 
@@ -137,36 +142,137 @@ def fit_path(
     choose_entropy: bool,
     n_jobs: int | None = None,
     progress: Callable[[int, float], None] | None = None,
+    journal: Journal | None = None,
 ) -> PathResult:
     """Learn every level on all rows, estimate its error without leaks, and choose.
 
     With a single hold-out the error of the outer problem is all there is (the paper's protocol); it is optimistic.
+
+    An interruption (Ctrl-C) ends the search: the levels there are so far compete by the folds done so far, and the one
+    chosen has the status ``"interrupted"``. Before there is any level, the interruption is passed on.
     """
+    journal = journal or Journal()
     learn = partial(
         learn_levels, settings=settings, task_names=task_names, criterion=criterion, choose_entropy=choose_entropy
     )
     logger.info("learning %d tasks by %s", len(task_names), criterion)
-    levels = tuple(learn(folded, progress=progress))
+    inside, first = journal.inside("levels"), None
+    try:
+        if criterion == "evidence" and is_large(*folded.parts[0].moment.shape) and folded.scored:
+            folded, first = _first_fold(folded, learn, journal)
+        levels = journal.once("levels", lambda: tuple(learn(folded, progress=progress, journal=inside, start=first)))
+    except KeyboardInterrupt:
+        journal.save()
+        levels = _levels_so_far(inside)
+        if not levels:
+            raise
+        return _interrupted(levels, None, _last_graph(levels), criterion)
     # Validation needs folds of its own when one is set aside; evidence, and a task alone, need none.
     needed = 3 if criterion == "validation" and len(task_names) > 1 else 1
-    errors = cross_validate(folded, learn, n_jobs) if len(folded.scored) >= needed else None
+    whole = True
+    try:
+        errors = cross_validate(folded, learn, n_jobs, journal) if len(folded.scored) >= needed else None
+    except KeyboardInterrupt:
+        errors, whole = _errors_of(folded, journal), False
+    levels, errors = _with_edges(levels, errors)
     if errors is None and criterion == "validation":
         # One hold-out: the densest graph is the one with the lowest outer loss, and all that the paper would ask.
-        chosen = max((k for k, fit in enumerate(levels) if fit.name == "graph"), default=len(levels) - 1)
+        chosen = _last_graph(levels)
     else:
         chosen = choose(levels, errors, linked=len(settings.candidates.must_link) > 0)
-    return PathResult(levels, errors, chosen, criterion)
+    journal.save(finished=whole)
+    return (PathResult if whole else _interrupted)(levels, errors, chosen, criterion)
 
 
-def cross_validate(folded: FoldedLoss, learn: Learner, n_jobs: int | None = None) -> FoldErrors:
-    """Learn every level without each fold in turn, and score it there."""
+def _with_edges(
+    levels: Sequence[GraphFit], errors: FoldErrors | None
+) -> tuple[tuple[GraphFit, ...], FoldErrors | None]:
+    """All levels but graphs without an edge, which are the hub once more."""
+    names = [fit.name for fit in levels]
+    keep = [k for k, fit in enumerate(levels) if fit.name != "graph" or len(fit.edges) or "hub" not in names]
+    return tuple(levels[k] for k in keep), errors and FoldErrors(errors.squared[keep], errors.count)
 
-    def score(k: int) -> np.ndarray:
-        logger.info("learning again without fold %d of %d", k + 1, len(folded.parts))
-        return np.array([2.0 * folded.parts[k].task_values(fit.coefficients) for fit in learn(folded.without(k))])
 
-    squared: Any = Parallel(n_jobs=n_jobs)(delayed(score)(k) for k in folded.scored)
-    return FoldErrors(np.stack(squared, axis=1), np.array([folded.parts[k].count for k in folded.scored]))
+def is_large(n_tasks: int, n_features: int) -> bool:
+    """Whether there are so many tasks that one fold held out says all that there is to know about their mean error."""
+    return n_tasks * n_features**2 > LARGE_NUMBERS
+
+
+def _first_fold(folded: FoldedLoss, learn: Learner, journal: Journal) -> tuple[FoldedLoss, tuple[GraphFit, ...]]:
+    """One fold apart from all other rows, and the levels learned without it: where the levels of all rows start."""
+    k = folded.scored[0]
+    pair = FoldedLoss((folded.training(k), folded.parts[k]), first_scored=1)
+    inside = journal.inside("first")
+    levels = journal.once("first", lambda: tuple(learn(FoldedLoss(pair.parts[:1]), journal=inside)))
+    journal.once(_fold_name(1), lambda: _errors_on(pair.parts[1], levels))
+    return pair, levels
+
+
+def cross_validate(
+    folded: FoldedLoss, learn: Learner, n_jobs: int | None = None, journal: Journal | None = None
+) -> FoldErrors:
+    """Learn every level without each fold in turn, and score it there; folds in the journal are not done again."""
+    kept = journal or Journal()
+    missing = [k for k in folded.scored if kept.known(_fold_name(k)) is None]
+    if effective_n_jobs(n_jobs) == 1:
+        for k in missing:
+            inside = None if journal is None else journal.inside(_fold_name(k))
+            kept.once(_fold_name(k), partial(_score, folded, learn, k, inside))
+    else:
+        pool = Parallel(n_jobs=n_jobs, return_as="generator")
+        results: Any = pool(delayed(_score)(folded, learn, k) for k in missing)
+        for squared, k in zip(results, missing):
+            kept.once(_fold_name(k), partial(np.asarray, squared))
+    errors = _errors_of(folded, kept)
+    if errors is None:
+        raise ParameterError("There is no fold that could be held out.")
+    return errors
+
+
+def _score(folded: FoldedLoss, learn: Learner, k: int, journal: Journal | None = None) -> np.ndarray:
+    """Squared errors on fold `k` of all levels learned without it, shape (levels, n)."""
+    logger.info("learning again without fold %d of %d", k + 1, len(folded.parts))
+    rest = folded.without(k)
+    levels = learn(rest) if journal is None else learn(rest, journal=journal)
+    return _errors_on(folded.parts[k], levels)
+
+
+def _errors_on(part: LeastSquares, levels: Sequence[GraphFit]) -> np.ndarray:
+    """Squared errors of every level and task, shape (levels, n)."""
+    return np.array([2.0 * part.task_values(fit.coefficients) for fit in levels])
+
+
+def _fold_name(k: int) -> str:
+    return f"fold {k}"
+
+
+def _errors_of(folded: FoldedLoss, journal: Journal) -> FoldErrors | None:
+    """The errors of all folds in the journal, None where there are none."""
+    done = [k for k in folded.scored if journal.known(_fold_name(k)) is not None]
+    if not done:
+        return None
+    squared = [journal.known(_fold_name(k)) for k in done]
+    return FoldErrors(np.stack(squared, axis=1), np.array([folded.parts[k].count for k in done]))
+
+
+def _levels_so_far(journal: Journal) -> tuple[GraphFit, ...]:
+    """Levels of a search that was interrupted, simplest first; none where it had none."""
+    simple, graphs = journal.known("simple"), journal.noted("graphs")
+    if simple is None:
+        return ()
+    return (*simple[:-1], *(graphs() if graphs else ()), simple[-1])
+
+
+def _last_graph(levels: Sequence[GraphFit]) -> int:
+    """The densest graph; where there is none, the hub or else the last level."""
+    names = [fit.name for fit in levels]
+    simple = names.index("hub") if "hub" in names else len(levels) - 1
+    return max((k for k, name in enumerate(names) if name == "graph"), default=simple)
+
+
+def _interrupted(levels: Sequence[GraphFit], errors: FoldErrors | None, chosen: int, criterion: str) -> PathResult:
+    marked = tuple(replace(fit, status="interrupted") if k == chosen else fit for k, fit in enumerate(levels))
+    return PathResult(marked, errors, chosen, criterion)
 
 
 def choose(levels: Sequence[GraphFit], errors: FoldErrors | None, linked: bool = False) -> int:
@@ -179,7 +285,7 @@ def choose(levels: Sequence[GraphFit], errors: FoldErrors | None, linked: bool =
     """
     if linked:
         # Edges that must be there rule out every level but the last graph, which has them.
-        return max((k for k, fit in enumerate(levels) if fit.name == "graph"), default=len(levels) - 1)
+        return _last_graph(levels)
     supported = [k for k, fit in enumerate(levels) if fit.supported]
     if errors is None:
         names = [fit.name for fit in levels]
@@ -216,16 +322,25 @@ def learn_levels(
     criterion: str,
     choose_entropy: bool,
     progress: Callable[[int, float], None] | None = None,
+    journal: Journal | None = None,
+    start: Sequence[GraphFit] | None = None,
 ) -> list[GraphFit]:
-    """All levels of the family on the given rows, simplest first."""
+    """All levels of the family on the given rows, simplest first; `start` are those of most of the rows."""
+    journal = journal or Journal()
     total = folded.total
     if len(task_names) == 1:
         return [independent_level(total, settings)]
-    hub = hub_level(total, settings) if settings.hub else None
-    simple = [pooled_level(total, settings), *([hub] if hub else []), independent_level(total, settings)]
+    simple = journal.once("simple", lambda: simple_levels(total, settings, start and start[1]))
+    hub = simple[1] if settings.hub else None
     if criterion == "evidence":
-        candidates = settings.candidates.propose(candidate_models(total, settings, hub), task_names)
-        return [*simple[:-1], *learn_by_evidence(total, settings, candidates, simple[1]), simple[-1]]
+        root = covariance_root(total)
+
+        def propose(models: np.ndarray, near: np.ndarray | None = None) -> CandidateEdges:
+            return settings.candidates.propose(models @ root, task_names, near)
+
+        first = None if start is None else start[-2]
+        graphs = learn_by_evidence(total, settings, propose, simple[1], journal=journal, start=first)
+        return [*simple[:-1], *graphs, simple[-1]]
     graphs = learn_by_validation(
         folded,
         settings,
@@ -234,10 +349,20 @@ def learn_levels(
         partial(candidate_models, settings=settings),
         ENTROPY_LEVELS if choose_entropy else (),
         progress,
+        journal,
     )
     if not choose_entropy:
         return graphs
     return [*simple[:-1], *reversed(graphs), simple[-1]]
+
+
+def simple_levels(loss: LeastSquares, settings: Settings, start: GraphFit | None = None) -> list[GraphFit]:
+    """Pooled, hub and independent models; the last alone where there is to be no common model.
+
+    `start` is the hub of most of the rows of very many tasks: its strengths, which are those of the population, stand.
+    """
+    common = [pooled_level(loss, settings), hub_level(loss, settings, start)] if settings.hub else []
+    return [*common, independent_level(loss, settings)]
 
 
 def pooled_level(loss: LeastSquares, settings: Settings) -> GraphFit:
@@ -260,10 +385,15 @@ def independent_level(loss: LeastSquares, settings: Settings) -> GraphFit:
     return _without_edges("independent", loss, settings, np.zeros(loss.n_features), coefficients)
 
 
-def hub_level(loss: LeastSquares, settings: Settings) -> GraphFit:
-    """Every task drawn to the common model, each coordinate as strongly as the evidence says."""
+def hub_level(loss: LeastSquares, settings: Settings, start: GraphFit | None = None) -> GraphFit:
+    """Every task drawn to the common model, each coordinate as strongly as the evidence says, or as in `start`."""
+    if start is not None:
+        found = hub_evidence(loss, start.hub)
+        return replace(start, coefficients=found.coefficients, value=found.value)
     learned = learn_hub_by_feature(loss, settings.slopes)
-    return _without_edges("hub", loss, settings, learned.hub, learned.evidence.coefficients, learned.evidence.value)
+    found, status = learned.evidence, "converged" if learned.converged else "flat"
+    fit = _without_edges("hub", loss, settings, learned.hub, found.coefficients, found.value)
+    return replace(fit, iterations=learned.iterations, status=status, history=(found.value,))
 
 
 def _without_edges(
@@ -283,9 +413,14 @@ def candidate_models(loss: LeastSquares, settings: Settings, fit: GraphFit | Non
     """Models whose distances are distances between predictions: coefficients times a root of the pooled covariance."""
     if fit is None:
         fit = hub_level(loss, settings) if settings.hub else independent_level(loss, settings)
+    return fit.coefficients @ covariance_root(loss)
+
+
+def covariance_root(loss: LeastSquares) -> np.ndarray:
+    """A root of the pooled covariance, leading directions first: after it, distances are those between predictions."""
     pooled = loss.gram.sum(axis=0) / max(loss.count.sum(), 1.0)
     values, vectors = np.linalg.eigh(pooled)
-    return fit.coefficients @ (vectors * np.sqrt(np.maximum(values, 0.0)))
+    return (vectors * np.sqrt(np.maximum(values, 0.0)))[:, ::-1]
 
 
 def reported_graph(fit: GraphFit, task_names: np.ndarray, slopes: np.ndarray) -> TaskGraph:

@@ -162,9 +162,11 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         Where some rows are never held out (a single hold-out share, a splitter that leaves rows aside), those are
         fold 0, and `_holds_out_some` is set.
         """
-        how = self.validation
+        how = self._held_out(data)
         self._holds_out_some = False
-        seed = 0 if self.random_state is None else int(self.random_state)
+        seed = 0 if self.random_state is None else self.random_state
+        if not isinstance(seed, (int, np.integer)):
+            raise ParameterError(f"random_state must be None or a whole number. Got {seed!r} instead.")
         if how is None:
             return None
         if hasattr(how, "split") and not isinstance(how, str):
@@ -177,12 +179,16 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             )
         if 0 < how < 1:
             self._holds_out_some = True
-            return deal_holdout(data, float(how), seed).astype(np.int64)
-        if how != int(how) or how < 2:
+            return deal_holdout(data, float(how), int(seed)).astype(np.int64)
+        if not np.isfinite(how) or how != int(how) or how < 2:
             raise ParameterError(
                 f"validation must be at least 2 folds or a share between 0 and 1. Got {how!r} instead."
             )
-        return deal_folds(data, int(how), seed)
+        return deal_folds(data, int(how), int(seed))
+
+    def _held_out(self, data: TaskData) -> Any:
+        """How rows are held out: the parameter `validation`, unless an estimator knows better."""
+        return self.validation
 
     # ------------------------------------------------------------------ predicting
 
@@ -249,13 +255,34 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         return tags
 
 
+def _splits(splitter: Any, data: TaskData) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Training and test rows of every split; what the splitter says against these rows is said again with a remedy."""
+    try:
+        yield from splitter.split(data.X, data.y, data.groups)
+    except (TypeError, ValueError) as error:
+        remedy = " Pass fit(..., groups=)." if data.groups is None and "group" in str(error) else ""
+        raise ParameterError(
+            f"validation: {type(splitter).__name__} cannot split these {len(data)} rows: {error}{remedy}"
+        ) from error
+
+
 def _folds_of_splitter(splitter: Any, data: TaskData) -> np.ndarray:
     """Number of the split whose test set each row is in, −1 for none."""
     fold = np.full(len(data), -1)
-    for k, (_, test) in enumerate(splitter.split(data.X, data.y, data.groups)):
-        if (fold[test] >= 0).any():
+    for k, (train, test) in enumerate(_splits(splitter, data)):
+        held_out = np.zeros(len(data), dtype=bool)
+        held_out[test] = True
+        if (fold[held_out] >= 0).any():
             raise ParameterError("validation: the splitter's test sets overlap; every row must be in at most one.")
-        fold[test] = k
+        trained = np.zeros(len(data), dtype=bool)
+        trained[train] = True
+        if (trained == held_out).any():
+            raise ParameterError(
+                f"validation: {type(splitter).__name__} trains split {k} on {int(trained.sum())} rows and tests it on "
+                f"{int(held_out.sum())} of {len(data)}; every row outside a test set must be trained on. For rows in "
+                "time order use one hold-out, PredefinedSplit(np.where(is_late, 0, -1)), or KFold without shuffling."
+            )
+        fold[held_out] = k
     if fold.max() < 0:
         raise ParameterError("validation: the splitter gave no test rows.")
     return fold

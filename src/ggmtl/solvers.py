@@ -15,7 +15,8 @@ from scipy.linalg.lapack import dpocon
 
 from ggmtl import kernels
 from ggmtl.errors import SingularSystemError, SolverError, check_choice
-from ggmtl.system import BlockJacobi, Preconditioner, TaskSystem, TwoLevel, make_preconditioner
+from ggmtl.preconditioners import BlockJacobi, Preconditioner, TwoLevel, make_preconditioner
+from ggmtl.system import TaskSystem
 
 # A Cholesky factor of this order costs about as much as one iterative solve.
 DIRECT_SIZE = 250

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ggmtl.graph import TaskGraph
 
 SINGLE_TASK = 0
+# Models are made from squares and products of the values, which must neither overflow nor vanish.
+LARGEST, SMALLEST = 1e153, 1e-152
 
 
 @dataclass(frozen=True)
@@ -148,13 +150,13 @@ def read_training(
                 f"y must be one-dimensional when the tasks are given. Got shape {target.shape} together with "
                 f"{'task=' + repr(task) if task is not None else 'tasks='}."
             )
-        return _one_task_per_column(matrix, target, names, y, sample_weight, groups)
+        return _within_range(_one_task_per_column(matrix, target, names, y, sample_weight, groups))
     if labels is None:
         labels = np.full(len(matrix), SINGLE_TASK)
     weight = _weights(sample_weight, len(matrix))
     group = None if groups is None else read_labels(groups, "groups", len(matrix))
     data = TaskData(matrix, target, labels, feature_names=names, sample_weight=weight, groups=group)
-    return _without_zero_weights(data)
+    return _within_range(_without_zero_weights(data))
 
 
 def read_prediction(
@@ -180,6 +182,8 @@ def read_prediction(
         raise InputError(
             f"X has {matrix.shape[1]} features, but {estimator} is expecting {n_features} features as input"
         )
+    for column, largest in zip(feature_names or range(n_features), _largest(matrix)):
+        check_range(column, float(largest), (0.0, LARGEST))
     return matrix, labels
 
 
@@ -408,6 +412,30 @@ def _without_zero_weights(data: TaskData) -> TaskData:
     """A row of weight zero is a row that is not there."""
     weight = data.sample_weight
     return data if weight is None or (weight > 0).all() else data.take(weight > 0)
+
+
+def check_range(name: object, largest: float, bounds: tuple[float, float] = (SMALLEST, LARGEST)) -> None:
+    """Refuse a column whose largest value has a square that overflows, or vanishes without being zero."""
+    least, most = bounds
+    if largest > most or 0 < largest < least:
+        raise InputError(
+            f"{'y' if name is None else f'Column {name!r}'} must have its largest absolute value between {least:.1g} "
+            f"and {most:.1g}, or be zero: squares of the values are added up. Got {largest:.3g} instead. Use other "
+            "units."
+        )
+
+
+def _largest(values: np.ndarray) -> np.ndarray:
+    return np.maximum(values.max(axis=0), -values.min(axis=0))
+
+
+def _within_range(data: TaskData) -> TaskData:
+    weight = np.ones(len(data)) if data.sample_weight is None else data.sample_weight
+    bounds = (SMALLEST / float(np.sqrt(weight.max())), LARGEST / float(np.sqrt(weight.sum())))
+    check_range(None, float(_largest(data.y)), bounds)
+    for column, largest in zip(data.columns, _largest(data.X).tolist()):
+        check_range(column, largest, bounds)
+    return data
 
 
 def _weights(sample_weight: Any, n_rows: int) -> np.ndarray | None:

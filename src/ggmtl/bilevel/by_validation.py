@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from scipy.optimize import lsq_linear
@@ -11,15 +13,25 @@ from scipy.sparse import coo_array
 
 from ggmtl.bilevel.fit import GraphFit, Settings, refit
 from ggmtl.candidates import CandidateEdges, cross_fit
+from ggmtl.checkpoint import Journal
 from ggmtl.criteria import Evaluation, HoldOut, Sparsity, WarmStart, evaluate_folds
 from ggmtl.errors import ParameterError
-from ggmtl.optimizers import Box, Optimum, projected_gradient, quasi_newton, trial_steps
+from ggmtl.optimizers import (
+    Box,
+    Optimum,
+    projected_gradient,
+    quasi_newton,
+    reached_so_far,
+    recorded,
+    trial_steps,
+)
 from ggmtl.solvers import DIRECT_SIZE
 from ggmtl.statistics import FoldedLoss, LeastSquares
 
 EDGE_SOLVERS = ("quasi_newton", "projected_gradient", "closed_form")
-# Strengths are searched over this many e-folds on either side of their start.
-_STRENGTH_RANGE = 14.0
+# Strengths are searched over this many e-folds on either side of their start, and not beyond so many times the mean
+# number of rows of a task: there, tasks are one to working accuracy, and the system of the models nearly singular.
+_STRENGTH_RANGE, _STRONGEST = 14.0, 1e7
 # Linear solves follow the outer progress: rough until that stage has converged, then fine.
 _ROUGH, _FINE = 1e-4, 1e-8
 _START = 0.5
@@ -47,6 +59,14 @@ class Strengths:
         factors = np.append(np.exp(logarithms), 1.0)
         return self.coupling * factors[self.coupling_group], self.hub * factors[self.hub_group]
 
+    def bounds(self, unit: float) -> tuple[np.ndarray, np.ndarray]:
+        """Lowest and highest shifts of the logarithms, around zero; `unit` is the mean number of rows of a task."""
+        upper = np.full(self.size + 1, _STRENGTH_RANGE)
+        for strength, group in ((self.coupling, self.coupling_group), (self.hub, self.hub_group)):
+            room = np.log(_STRONGEST * unit) - np.log(np.maximum(strength, np.finfo(float).tiny))
+            np.minimum.at(upper, group, np.maximum(room, 0.0))
+        return np.full(self.size, -_STRENGTH_RANGE), upper[:-1]
+
     def chain(
         self, coupling_slope: np.ndarray, hub_slope: np.ndarray, coupling: np.ndarray, hub: np.ndarray
     ) -> np.ndarray:
@@ -70,6 +90,11 @@ class ValidationObjective:
         self.accuracy = _FINE
         self._warm: list[WarmStart] | None = None
 
+    @property
+    def rows_per_task(self) -> float:
+        """Mean number of training rows of a task, at least one."""
+        return max(float(self.parts[0].problem.loss.count.mean()), 1.0)
+
     def start(self, candidates: CandidateEdges) -> float:
         """Set the scale to the outer loss at the start, and return it."""
         loss = sum(part.value for part in self.evaluations(self.first_point(candidates)))
@@ -80,7 +105,7 @@ class ValidationObjective:
         """All edges alike, strengths as they are."""
         return np.append(np.where(candidates.fixed, 1.0, self.first_value), np.zeros(self.strengths.size))
 
-    def settle_coupling(self, candidates: CandidateEdges, settings: Settings) -> float:
+    def settle_coupling(self, candidates: CandidateEdges, settings: Settings, journal: Journal) -> float:
         """Learn λ and the hub for the uniform graph, then hold λ, and return the new scale.
 
         Only w = λe matters, so λ and e cannot both be free. λ is set so that a graph of n edges could carry what all
@@ -88,13 +113,15 @@ class ValidationObjective:
         """
         m, size = self.n_edges, self.strengths.size
         uniform = self.first_point(candidates)[:m]
-        box = Box(np.full(size, -_STRENGTH_RANGE), np.full(size, _STRENGTH_RANGE))
+        box = Box(*self.strengths.bounds(self.rows_per_task))
 
         def restricted(logarithms: np.ndarray) -> tuple[float, np.ndarray]:
             value, gradient = self(np.concatenate([uniform, logarithms]))
             return value, gradient[m:]
 
-        optimum = quasi_newton(restricted, np.zeros(size), box, max_iter=30, tol=1e-3)
+        optimum = recorded(
+            quasi_newton, restricted, np.zeros(size), box, max_iter=30, tol=1e-3, journal=journal, name="strengths"
+        )
         coupling, hub = self.strengths.at(optimum.x)
         room = max(m / len(self.parts[0].problem.loss.gram), 2.0)
         held = np.full(len(coupling), -1)
@@ -130,6 +157,7 @@ def learn_by_validation(
     models: Callable[[LeastSquares], np.ndarray],
     entropies: Sequence[float] = (),
     progress: Callable[[int, float], None] | None = None,
+    journal: Journal | None = None,
 ) -> list[GraphFit]:
     """The paper's bilevel program: edges (and strengths not given) that predict the held-out rows best.
 
@@ -148,7 +176,10 @@ def learn_by_validation(
         edge; by default only the γ of ``settings.sparsity``, taken as it is.
     progress : callable, optional
         Called with (iteration, objective).
+    journal : Journal, optional
+        Where candidates and steps are recorded, and taken up again. Its note ``"graphs"`` makes the graphs so far.
     """
+    journal = journal or Journal()
     scored = folded.scored
     if not scored:
         raise ParameterError(
@@ -156,7 +187,9 @@ def learn_by_validation(
             'Collect them with folds=, or use criterion="evidence".'
         )
     trainings = [folded.training(k) for k in scored]
-    candidates, masks = cross_fit(settings.candidates, [models(loss) for loss in trainings], task_names)
+    candidates, masks = journal.once(
+        "candidates", lambda: cross_fit(settings.candidates, [models(loss) for loss in trainings], task_names)
+    )
     strengths = _first_strengths(settings, candidates, hub_start, folded.total)
     parts = [
         HoldOut(
@@ -170,16 +203,37 @@ def learn_by_validation(
     objective = ValidationObjective(parts, strengths, settings.sparsity, len(candidates.edges))
     unit = objective.start(candidates) / max(len(candidates.edges), 1)
     if settings.coupling is None:
-        unit = objective.settle_coupling(candidates, settings) / max(len(candidates.edges), 1)
-    fits, start = [], None
-    for sparsity in [replace(settings.sparsity, edge_entropy=level * unit) for level in entropies] or [
-        settings.sparsity
-    ]:
+        unit = objective.settle_coupling(candidates, settings, journal) / max(len(candidates.edges), 1)
+    fits: list[GraphFit] = []
+    start = None
+    for level, sparsity in enumerate(
+        [replace(settings.sparsity, edge_entropy=entropy * unit) for entropy in entropies] or [settings.sparsity]
+    ):
         objective.sparsity = sparsity
-        optimum = _optimise(objective, candidates, settings, start, progress)
+        inside = journal.inside(f"level {level}")
+        finish = partial(_finish, objective=objective, candidates=candidates, loss=folded.total, settings=settings)
+        journal.note("graphs", partial(_graphs_so_far, tuple(fits), inside, finish))
+        optimise = partial(_optimise, objective, candidates, settings, start, progress, inside)
+        optimum = journal.once(f"level {level}", optimise)
         start = optimum.x
-        fits.append(refit(_as_fit(optimum, objective, candidates), folded.total, settings))
+        fits.append(finish(optimum))
     return fits
+
+
+def _finish(
+    optimum: Optimum,
+    objective: ValidationObjective,
+    candidates: CandidateEdges,
+    loss: LeastSquares,
+    settings: Settings,
+) -> GraphFit:
+    return refit(_as_fit(optimum, objective, candidates), loss, settings)
+
+
+def _graphs_so_far(fits: Sequence[GraphFit], journal: Journal, finish: Callable[[Optimum], GraphFit]) -> list[GraphFit]:
+    """Finished graphs and the one in progress, densest last."""
+    reached = reached_so_far(journal, "fine") or reached_so_far(journal, "rough")
+    return [*([] if reached is None else [finish(reached)]), *reversed(fits)]
 
 
 def _as_fit(optimum: Optimum, objective: ValidationObjective, candidates: CandidateEdges) -> GraphFit:
@@ -233,11 +287,12 @@ def _optimise(
     settings: Settings,
     start: np.ndarray | None,
     progress: Callable[[int, float], None] | None,
+    journal: Journal,
 ) -> Optimum:
-    m, s = len(candidates.edges), objective.strengths.size
+    lower, upper = objective.strengths.bounds(objective.rows_per_task)
     box = Box(
-        np.concatenate([candidates.fixed.astype(float), np.full(s, -_STRENGTH_RANGE)]),
-        np.concatenate([np.ones(m), np.full(s, _STRENGTH_RANGE)]),
+        np.concatenate([candidates.fixed.astype(float), lower]),
+        np.concatenate([np.ones(len(candidates.edges)), upper]),
     )
     start = box.project(objective.first_point(candidates) if start is None else start)
     objective.accuracy = _FINE
@@ -245,12 +300,12 @@ def _optimise(
     loss = objective.parts[0].problem.loss
     if loss.n_tasks * loss.n_features > DIRECT_SIZE:
         objective.accuracy = _ROUGH
-        rough = _run(objective, start, box, settings, 0, progress)
+        rough = _run(objective, start, box, settings, 0, progress, journal)
         objective.accuracy = _FINE
         # Where the loss itself is tiny, rough solves may mislead; what they found must stand at full accuracy.
         if objective(rough.x)[0] < first:
             start, rough_steps = rough.x, rough.iterations
-    fine = _run(objective, start, box, settings, rough_steps, progress)
+    fine = _run(objective, start, box, settings, rough_steps, progress, journal)
     # Values from rough solves are not comparable: the history has the start and the last stage, at full accuracy.
     history = (first, *fine.history) if rough_steps else fine.history
     return replace(fine, iterations=rough_steps + fine.iterations, history=history)
@@ -263,20 +318,38 @@ def _run(
     settings: Settings,
     done: int,
     progress: Callable[[int, float], None] | None,
+    journal: Journal,
 ) -> Optimum:
     """One stage at the objective's accuracy, which also bounds what its gradient can certify."""
 
     def report(iteration: int, value: float, _: np.ndarray) -> None:
-        if progress:
+        if progress and iteration:
             progress(done + iteration, value * objective.scale)
 
-    tol = settings.tol if objective.accuracy == _FINE else max(settings.tol, 10.0 * objective.accuracy)
-    options = {"max_iter": max(settings.max_iter - done, 1), "tol": tol, "progress": report}
-    if settings.edge_solver == "projected_gradient":
-        return projected_gradient(objective, start, box, **options)
-    if settings.edge_solver == "closed_form":
-        return trial_steps(objective, lambda x: closed_form_edges(objective, x), start, box, **options)
-    return quasi_newton(objective, start, box, **options)
+    rough = objective.accuracy != _FINE
+    return recorded(
+        _OPTIMISERS[settings.edge_solver],
+        objective,
+        start,
+        box,
+        max_iter=max(settings.max_iter - done, 1),
+        tol=max(settings.tol, 10.0 * objective.accuracy) if rough else settings.tol,
+        journal=journal,
+        name="rough" if rough else "fine",
+        progress=report,
+    )
+
+
+def _closed_form(objective: ValidationObjective, start: np.ndarray, box: Box, **options: Any) -> Optimum:
+    """The theorem's edges as trial steps."""
+    return trial_steps(objective, partial(closed_form_edges, objective), start, box, **options)
+
+
+_OPTIMISERS = {
+    "quasi_newton": quasi_newton,
+    "projected_gradient": projected_gradient,
+    "closed_form": _closed_form,
+}
 
 
 def closed_form_edges(objective: ValidationObjective, x: np.ndarray) -> np.ndarray | None:

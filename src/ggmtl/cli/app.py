@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ import typer
 
 from ggmtl import GGMTLRegressor, __version__
 from ggmtl.cli import comparison, workflow
+from ggmtl.cli.files import MODELS, TABLES, check_output, check_page
 from ggmtl.cli.output import complain, say, show_comparison, show_summary, working
 from ggmtl.cli.tables import write_table
 from ggmtl.errors import GGMTLError, InputError
@@ -35,7 +37,18 @@ Model = Annotated[Path, typer.Argument(help="File written by fit.", exists=True,
 Task = Annotated[str, typer.Option(help="Column that says which task a row belongs to.")]
 Target = Annotated[str, typer.Option(help="Column to predict.")]
 Features = Annotated[str | None, typer.Option(help="Columns to learn from, separated by commas. Default: all others.")]
+Exclude = Annotated[str | None, typer.Option(help="Columns not to learn from, separated by commas.")]
+Categorical = Annotated[
+    str | None, typer.Option(help="Columns that are categories even where they look like numbers, separated by commas.")
+]
 DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows that miss a value.")]
+
+
+class Unseen(StrEnum):
+    """What to do with tasks that were not in the training data."""
+
+    error = "error"
+    hub = "hub"
 
 
 def run() -> None:
@@ -76,6 +89,7 @@ def demo(output: Annotated[Path, typer.Option(help="Page to write.")] = Path("re
     """Fit the exam scores of 4,059 pupils in 65 London schools, and write a report."""
     from ggmtl.datasets import load_exam
 
+    check_page("--output", output)
     data = load_exam()
     labels = np.array([f"School {label}" for label in data.tasks.tolist()])
     frame = pa.table({"school": labels} | {name: data.X[:, k] for k, name in enumerate(data.columns)})
@@ -92,12 +106,16 @@ def fit(
     task: Task,
     target: Target,
     features: Features = None,
+    exclude: Exclude = None,
+    categorical: Categorical = None,
     drop_missing: DropMissing = False,
     output: Annotated[Path | None, typer.Option(help="Model file to write, for example model.ggmtl.")] = None,
     report: Annotated[Path | None, typer.Option(help="Page to write, for example report.html.")] = None,
 ) -> None:
     """Fit every task's model and the graph, and say what was found."""
-    rows = _read(data, task, target, features, drop_missing)
+    check_output("--output", output, MODELS, [data])
+    check_page("--report", report)
+    rows = _read(data, _columns(task, target, features, exclude, categorical), drop_missing)
     model = _fit(rows.frame, rows.target, task)
     show_summary(summarize(model))
     if output is not None:
@@ -115,14 +133,15 @@ def predict(
     output: Annotated[Path, typer.Option(help="CSV or Parquet file to write.")],
     drop_missing: DropMissing = False,
     unseen: Annotated[
-        str, typer.Option(help="For tasks not seen in training: error, or hub (the common model).")
-    ] = "error",
+        Unseen, typer.Option(help="For tasks not seen in training: error, or hub (the common model).")
+    ] = Unseen.error,
 ) -> None:
     """Predict new rows: the file's columns and one more, prediction."""
+    check_output("--output", output, TABLES, [data, model])
     fitted, encoding = workflow.load(model)
     if not isinstance(fitted.task, str):
         raise InputError(f"{model} was not fitted to a table with a task column; use Python to predict with it.")
-    fitted.set_params(unseen=unseen)
+    fitted.set_params(unseen=unseen.value)
     table, frame, dropped = workflow.read_new_rows(data, fitted, encoding, drop_missing)
     values = fitted.predict(frame)
     name = "prediction"
@@ -141,6 +160,7 @@ def report(
     title: Annotated[str | None, typer.Option(help="Heading of the page.")] = None,
 ) -> None:
     """Write the page about a saved model."""
+    check_page("--output", output)
     fitted, encoding = workflow.load(model)
     _write_report(fitted, output, title or (f"{encoding.target} by {fitted.task}" if fitted.task else None))
 
@@ -152,15 +172,17 @@ def compare(
     task: Task,
     target: Target,
     features: Features = None,
+    exclude: Exclude = None,
+    categorical: Categorical = None,
     drop_missing: DropMissing = False,
     folds: Annotated[int, typer.Option(help="Folds of the comparison.", min=2)] = 5,
     methods: Annotated[str | None, typer.Option(help="Methods, separated by commas. Default: all.")] = None,
 ) -> None:
     """Compare every method on the same folds."""
     chosen = comparison.choose_methods(_split(methods))
-    rows = _read(data, task, target, features, drop_missing)
+    rows = _read(data, _columns(task, target, features, exclude, categorical), drop_missing)
     with working("Comparing") as change:
-        result = comparison.compare(rows, chosen, folds, lambda name: change(f"{name}, {folds} folds"))
+        result = comparison.compare(rows, chosen, folds, change)
     show_comparison(result)
 
 
@@ -203,8 +225,14 @@ def bench(
     say(f"predict  {done - fitted:.3f} s")
 
 
-def _read(data: Path, task: str, target: str, features: str | None, drop_missing: bool) -> workflow.Rows:
-    rows = workflow.read_rows(data, task, target, _split(features), drop_missing)
+def _columns(
+    task: str, target: str, features: str | None, exclude: str | None, categorical: str | None
+) -> workflow.Columns:
+    return workflow.Columns(task, target, _split(features), _split(exclude) or [], _split(categorical) or [])
+
+
+def _read(data: Path, columns: workflow.Columns, drop_missing: bool) -> workflow.Rows:
+    rows = workflow.read_rows(data, columns, drop_missing)
     _say_dropped(rows.n_dropped)
     for note in rows.encoding.notes():
         say(f"Note: {note}.", "dim")

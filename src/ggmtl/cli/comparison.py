@@ -49,7 +49,7 @@ class Comparison:
 
     standings: list[Standing]
     verdict: str
-    n_unscored: int
+    n_unscored: int = 0
 
 
 def methods() -> dict[str, type]:
@@ -82,15 +82,20 @@ def compare(
     if not scored.any():
         raise InputError("No task has rows in two folds, so nothing can be compared. Give tasks more rows.")
     standings, squared = [], {}
-    for name, method in chosen.items():
-        progress(name)
-        standing, errors = _standing(name, method, data, folds, scored, n_folds)
+    for place, (name, method) in enumerate(chosen.items()):
+        said = f"{name} ({place + 1} of {len(chosen)} methods)"
+        standing, errors = _standing(
+            name, method, data, folds, scored, n_folds, lambda k, said=said: progress(f"{said}, fold {k} of {n_folds}")
+        )
         standings.append(standing)
         if errors is not None:
             squared[name] = errors
     count = _per_task(np.ones(len(data)), data, folds, scored, n_folds)
     standings.sort(key=lambda entry: (np.isnan(entry.error), entry.error))
-    return Comparison(standings, _verdict(squared, count), int((~scored).sum()))
+    verdict = _verdict(squared, count)
+    if len(data.task_names) == 1:
+        verdict = f"There is one task, so nothing can be shared. {verdict}"
+    return Comparison(standings, verdict, int((~scored).sum()))
 
 
 def _scored(task: np.ndarray, folds: np.ndarray, n_folds: int) -> np.ndarray:
@@ -101,7 +106,7 @@ def _scored(task: np.ndarray, folds: np.ndarray, n_folds: int) -> np.ndarray:
     return inside[folds, task] < total[task]
 
 
-def _standing(name, method, data, folds, scored, n_folds) -> tuple[Standing, np.ndarray | None]:
+def _standing(name, method, data, folds, scored, n_folds, progress) -> tuple[Standing, np.ndarray | None]:
     start = perf_counter()
     residual = np.full(len(data), np.nan)
     try:
@@ -109,6 +114,7 @@ def _standing(name, method, data, folds, scored, n_folds) -> tuple[Standing, np.
             warnings.simplefilter("ignore")
             for k in range(n_folds):
                 train, test = folds != k, (folds == k) & scored
+                progress(k + 1)
                 if test.any():
                     model = method().fit(data.X[train], data.y[train], tasks=data.tasks[train])
                     residual[test] = model.predict(data.X[test], tasks=data.tasks[test]) - data.y[test]
@@ -129,21 +135,27 @@ def _per_task(values, data, folds, scored, n_folds) -> np.ndarray:
 
 
 def _verdict(squared: dict[str, np.ndarray], count: np.ndarray) -> str:
-    if OWN not in squared or len(squared) < 2:
-        return "There is nothing to compare."
-    names = [OWN, *(name for name in squared if name != OWN)]
+    """The own method beside the best of the others; without it, the best beside the next."""
+    if not squared:
+        return "No method could be fitted; the table says why."
+    if len(squared) == 1:
+        return f"Only {next(iter(squared))} has an error, so there is nothing to compare it with."
+    ranked = sorted(squared, key=lambda name: float(squared[name].sum()))
+    first = OWN if OWN in squared else ranked[0]
+    names = [first, *(name for name in ranked if name != first)]
     errors = FoldErrors(np.stack([squared[name] for name in names]), count)
-    mean = errors.mean()
-    best = 1 + int(np.argmin(mean[1:]))
+    mean, best = errors.mean(), 1
+    if not mean[best] > 0:
+        return f"{names[best]} makes no error at all on rows not seen."
     excess, deviation = errors.excess(0)
     shares = (excess[best] + _QUANTILE * deviation[best] * np.array([0.0, -1.0, 1.0])) / mean[best]
     gain, low, high = 1.0 - np.sqrt(np.maximum(1.0 - shares, 0.0))
     span = f"(95 % interval of the gain: {_signed(low)} to {_signed(high)})"
     if low > 0:
-        return f"{OWN} has the lowest error: {percent(gain)} below {names[best]}, the best of the others {span}."
+        return f"{first} has the lowest error: {percent(gain)} below {names[best]}, the best of the others {span}."
     if high < 0:
-        return f"{names[best]} has a lower error than {OWN}, which is {percent(-gain)} above {span}."
-    return f"{OWN} and {names[best]}, the best of the others, cannot be told apart {span}."
+        return f"{names[best]} has a lower error than {first}, which is {percent(-gain)} above {span}."
+    return f"{first} and {names[best]}, the best of the others, cannot be told apart {span}."
 
 
 def _signed(share: float) -> str:

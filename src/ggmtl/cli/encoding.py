@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ggmtl.cli.suspects import is_number, is_text
 from ggmtl.errors import InputError, ModelFileError
 
 MAX_CATEGORIES = 50
@@ -29,14 +31,12 @@ class Encoding:
     columns: tuple[tuple[str, tuple[str, ...] | None], ...]
 
     @classmethod
-    def of(cls, table: pa.Table, features: list[str], target: str) -> Encoding:
-        """Read off the types and categories of the columns."""
-        if not _is_number(table[target].type):
-            raise InputError(f"The target {target!r} must hold numbers. It holds {table[target].type} instead.")
-        columns = tuple((name, _categories(table[name], name)) for name in features)
+    def of(cls, table: pa.Table, features: list[str], target: str, categorical: Collection[str] = ()) -> Encoding:
+        """Read off the types and categories of the columns; those in `categorical` are never numbers."""
+        columns = tuple((name, _categories(table[name], name, name in categorical)) for name in features)
         columns = tuple((name, found) for name, found in columns if found is None or len(found) > 1)
         if not columns:
-            raise InputError("There is no feature left: give columns that vary with --features.")
+            raise InputError("No feature is left: every column has one value only. Give columns that vary.")
         return cls(target, columns)
 
     @classmethod
@@ -63,9 +63,9 @@ class Encoding:
         return [name for name, _ in self.columns]
 
     def notes(self) -> list[str]:
-        """What was done to text columns, in words."""
+        """What was done to categories, in words."""
         return [
-            f"{name}: text, one 0/1 column for each of {len(found) - 1} categories; the reference is {found[0]!r}"
+            f"{name}: categories, one 0/1 column for each of {len(found) - 1} categories; the reference is {found[0]!r}"
             for name, found in self.columns
             if found is not None
         ]
@@ -84,20 +84,21 @@ class Encoding:
         return out
 
 
-def _categories(column: pa.ChunkedArray, name: str) -> tuple[str, ...] | None:
+def _categories(column: pa.ChunkedArray, name: str, wanted: bool) -> tuple[str, ...] | None:
     kind = column.type
-    if _is_number(kind) or pa.types.is_boolean(kind):
-        return None
-    if not _is_text(kind):
-        raise InputError(
-            f"Column {name!r} holds {kind}, which is neither numbers nor text. Convert it, or leave it out "
-            "with --features."
-        )
+    if not wanted:
+        if is_number(kind) or pa.types.is_boolean(kind):
+            return None
+        if not is_text(kind):
+            raise InputError(
+                f"Column {name!r} holds {kind}, which is neither numbers nor text. Convert it, or leave it out "
+                f"with --exclude {name!r}."
+            )
     found = sorted(pc.unique(_text(column)).to_pylist())
     if len(found) > MAX_CATEGORIES:
         raise InputError(
-            f"Column {name!r} holds text with {len(found):,} different values; at most {MAX_CATEGORIES} are "
-            "taken as categories. Leave it out with --features."
+            f"Column {name!r} has {len(found):,} categories; at most {MAX_CATEGORIES} become features. Join rare ones "
+            f"in the file, or leave it out with --exclude {name!r}."
         )
     return tuple(found)
 
@@ -112,20 +113,10 @@ def _check_categories(text: pa.ChunkedArray, name: str, found: tuple[str, ...]) 
 
 
 def _numbers(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    if not (_is_number(column.type) or pa.types.is_boolean(column.type)):
+    if not (is_number(column.type) or pa.types.is_boolean(column.type)):
         raise InputError(f"Column {name!r} must hold numbers, as in training. It holds {column.type} instead.")
     return pc.cast(column, pa.float64(), safe=False)
 
 
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.cast(column, pa.string())
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        return _is_text(kind.value_type)
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event, Thread
+from time import perf_counter
 from typing import Any, Literal
 
 from rich.console import Console
@@ -15,6 +17,7 @@ from ggmtl.cli.comparison import OWN, Comparison
 from ggmtl.summary import (
     describe_gain,
     describe_graph,
+    describe_meaning,
     error_text,
     level_title,
     number,
@@ -24,6 +27,8 @@ from ggmtl.summary import (
 )
 
 _GOOD, _QUIET = "green", "dim"
+# Seconds until the first line of progress in a log, and between lines.
+FIRST_LINE, NEXT_LINE = 2.0, 5.0
 
 
 def console(error: bool = False) -> Console:
@@ -49,11 +54,37 @@ def complain(text: Any) -> None:
 
 @contextmanager
 def working(what: str) -> Iterator[Any]:
-    """Show that something takes time, and how long it has taken; yields a function that changes the words."""
+    """Show that something takes time, and how long it has taken; yields a function that changes the words.
+
+    In a terminal the line is redrawn and vanishes at the end; elsewhere a line is written every few seconds.
+    """
+    if not console(error=True).is_terminal:
+        with _log_lines(what) as change:
+            yield change
+        return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console(error=True), transient=True) as progress:
         job = progress.add_task(one_line(what), total=None)
         yield lambda text: progress.update(job, description=one_line(text))
+
+
+@contextmanager
+def _log_lines(what: str) -> Iterator[Callable[[str], None]]:
+    start, done, words = perf_counter(), Event(), [what]
+
+    def write() -> None:
+        pause = FIRST_LINE
+        while not done.wait(pause):
+            console(error=True).print(plain(f"{words[0]} … {perf_counter() - start:.0f} s"))
+            pause = NEXT_LINE
+
+    writer = Thread(target=write, daemon=True)
+    writer.start()
+    try:
+        yield lambda text: words.__setitem__(0, text)
+    finally:
+        done.set()
+        writer.join()
 
 
 def show_summary(summary: dict[str, Any]) -> None:
@@ -62,8 +93,8 @@ def show_summary(summary: dict[str, Any]) -> None:
     rows = "" if summary["n_rows"] is None else f" · {summary['n_rows']:,.0f} rows"
     out.print(Text(f"{summary['n_tasks']:,} tasks{rows} · {summary['n_features']:,} features", style=_QUIET))
     out.print(plain(summary["verdict"]["text"], "bold"))
-    if describe_gain(summary):
-        out.print(plain(describe_gain(summary)))
+    for line in filter(None, [describe_meaning(summary), describe_gain(summary)]):
+        out.print(plain(line))
     levels = [level for level in summary["path"]["levels"] if level.get("error") is not None]
     if levels:
         out.print()

@@ -15,14 +15,19 @@ from ggmtl.errors import InputError, did_you_mean
 from ggmtl.graph.exports import write_whole
 
 _PARQUET = (".parquet", ".pq")
+_NOT_TABLES = (".xlsx", ".xls", ".ods", ".json", ".feather", ".rds", ".zip", ".gz")
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 def read_table(path: Path) -> pa.Table:
     """Read a CSV or Parquet file; empty cells are missing values."""
+    if path.suffix.lower() in _NOT_TABLES:
+        raise InputError(f"{path} must be a CSV or Parquet file. Save it as one of these.")
     try:
         if path.suffix.lower() in _PARQUET:
             table = pyarrow.parquet.read_table(path)
         else:
+            _check_separator(path)
             options = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
             table = pyarrow.csv.read_csv(path, convert_options=options)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -33,6 +38,17 @@ def read_table(path: Path) -> pa.Table:
     if table.num_rows == 0:
         raise InputError(f"{path} has no rows.")
     return table
+
+
+def _check_separator(path: Path) -> None:
+    """Say so where the header has no comma but another separator."""
+    with path.open("rb") as file:
+        header = file.readline().decode("utf-8", errors="replace")
+    word = next((word for separator, word in _SEPARATORS.items() if separator in header), None)
+    if "," not in header and word:
+        raise InputError(
+            f"{path} seems to have {word} between its cells. Save it with commas between cells and a point in numbers."
+        )
 
 
 def write_table(table: pa.Table, path: Path) -> None:
@@ -66,14 +82,14 @@ def without_missing(table: pa.Table, drop: bool) -> tuple[pa.Table, int]:
         listing = ", ".join(f"{name!r}: {number:,}" for name, number in counts.items())
         raise InputError(
             f"Some rows miss values ({listing}). Drop those rows with --drop-missing, or leave columns out "
-            "with --features."
+            "with --exclude."
         )
     any_missing = None
     for name in counts:
         any_missing = missing[name] if any_missing is None else pc.or_(any_missing, missing[name])
     kept = table.filter(pc.invert(any_missing))
     if kept.num_rows == 0:
-        raise InputError("Every row misses a value, so none is left. Leave columns out with --features.")
+        raise InputError("Every row misses a value, so none is left. Leave columns out with --exclude.")
     return kept, table.num_rows - kept.num_rows
 
 

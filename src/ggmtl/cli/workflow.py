@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ggmtl import GGMTLRegressor, load_model
 from ggmtl.cli.encoding import Encoding
+from ggmtl.cli.suspects import check_column, check_numbers, check_target
 from ggmtl.cli.tables import check_columns, read_table, without_missing
 from ggmtl.errors import InputError, ModelFileError
 from ggmtl.model_file import read_model, write_model
@@ -46,18 +47,65 @@ class Rows:
         return self.frame[self.task].to_numpy()
 
 
-def read_rows(path: Path, task: str, target: str, features: list[str] | None, drop_missing: bool) -> Rows:
-    """Read the columns asked for; without `features`, all but task and target."""
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a file play which part.
+
+    Parameters
+    ----------
+    task, target : str
+    features : list of str, optional
+        All others by default.
+    exclude : list of str
+        Not among those.
+    categorical : list of str
+        Features that are categories even where they look like numbers.
+    """
+
+    task: str
+    target: str
+    features: list[str] | None = None
+    exclude: list[str] = field(default_factory=list)
+    categorical: list[str] = field(default_factory=list)
+
+    def chosen(self, table: pa.Table, path: Path) -> list[str]:
+        """The features, once the names make sense together."""
+        named = self.features or []
+        check_columns(table, [self.task, self.target, *named, *self.exclude, *self.categorical], path)
+        if self.task == self.target:
+            raise InputError(f"--task and --target must be different columns. Got {self.task!r} for both.")
+        for option, names in (("--features", named), ("--categorical", self.categorical)):
+            _refuse_parts(option, names, self.task, self.target)
+        left_out = {self.task, self.target, *self.exclude}
+        chosen = [name for name in dict.fromkeys(named or table.column_names) if name not in left_out]
+        if not chosen:
+            raise InputError(f"{path} has no column besides task and target, so there is nothing to learn from.")
+        unused = [name for name in self.categorical if name not in chosen]
+        if unused:
+            raise InputError(f"--categorical must name features. Got {unused[0]!r}, which is left out.")
+        return chosen
+
+
+def _refuse_parts(option: str, names: list[str], task: str, target: str) -> None:
+    if target in names:
+        raise InputError(f"{option} must not name the target. Got {target!r}: it cannot be learned from itself.")
+    if task in names:
+        raise InputError(
+            f"{option} must not name the task column. Got {task!r}: every task has its own model, so within a task it "
+            "never varies."
+        )
+
+
+def read_rows(path: Path, columns: Columns, drop_missing: bool = False) -> Rows:
+    """Read the columns asked for."""
     table = read_table(path)
-    check_columns(table, [task, target, *(features or [])], path)
-    if task == target:
-        raise InputError(f"--task and --target must be different columns. Got {task!r} for both.")
-    chosen = features or [name for name in table.column_names if name not in (task, target)]
-    chosen = [name for name in dict.fromkeys(chosen) if name not in (task, target)]
-    if not chosen:
-        raise InputError(f"{path} has no column besides task and target, so there is nothing to learn from.")
+    task, target, chosen = columns.task, columns.target, columns.chosen(table, path)
+    check_target(table[target], target)
+    for name in chosen:
+        if name not in columns.categorical:
+            check_column(table[name], name, named=name in (columns.features or []))
     table, dropped = without_missing(table.select([task, target, *chosen]), drop_missing)
-    encoding = Encoding.of(table, chosen, target)
+    encoding = Encoding.of(table, chosen, target, columns.categorical)
     frame = _frame(table, task, encoding)
     return Rows(frame, np.asarray(table[target].to_numpy(), dtype=float), task, encoding, dropped)
 
@@ -69,6 +117,9 @@ def read_new_rows(
     table = read_table(path)
     used = [str(model.task), *encoding.source_columns]
     check_columns(table, used, path)
+    for name, categories in encoding.columns:
+        if categories is None:
+            check_numbers(table[name], name)
     position = pa.chunked_array([np.arange(table.num_rows)])
     kept, dropped = without_missing(table.select(used).append_column("\0row", position), drop_missing)
     return table.take(kept["\0row"]), _frame(kept, str(model.task), encoding), dropped

@@ -7,12 +7,17 @@ systems), ``evidence_learning`` (edge values and strengths) and ``evidence_selec
 
 from ggmtl.criteria.evidence_clusters import cluster_evidence
 from ggmtl.criteria.evidence_edges import EdgeEvidence, EvidenceModel, Expectations, edge_evidence
-from ggmtl.criteria.evidence_hub import HubEvidence, HubStrength, hub_evidence, learn_hub, learn_hub_by_feature
-from ggmtl.criteria.evidence_learning import EvidenceResult, learn_edges
+from ggmtl.criteria.evidence_hub import HubEvidence, hub_evidence
+from ggmtl.criteria.evidence_learning import STEPS, EvidenceResult, learn_edges
+from ggmtl.criteria.evidence_neighbours import RENEWED, ROUNDS, Neighbours, Propose, learn_neighbours
 from ggmtl.criteria.evidence_sampling import SampledEvidence
 from ggmtl.criteria.evidence_selection import GraphChoice, choose_clusters, ranked_list, select_graph
+from ggmtl.criteria.evidence_strengths import HubStrength, learn_hub, learn_hub_by_feature
 
 __all__ = [
+    "RENEWED",
+    "ROUNDS",
+    "STEPS",
     "EdgeEvidence",
     "EvidenceModel",
     "EvidenceResult",
@@ -20,6 +25,8 @@ __all__ = [
     "GraphChoice",
     "HubEvidence",
     "HubStrength",
+    "Neighbours",
+    "Propose",
     "SampledEvidence",
     "choose_clusters",
     "cluster_evidence",
@@ -28,6 +35,7 @@ __all__ = [
     "learn_edges",
     "learn_hub",
     "learn_hub_by_feature",
+    "learn_neighbours",
     "ranked_list",
     "select_graph",
 ]

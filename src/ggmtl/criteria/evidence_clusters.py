@@ -21,13 +21,8 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from scipy.special import gammaln
 
-from ggmtl.criteria.evidence_hub import (
-    StrengthEvidence,
-    degrees_of_freedom,
-    profiled_noise,
-    task_inverses,
-    tune_strengths,
-)
+from ggmtl.criteria.evidence_hub import degrees_of_freedom, profiled_noise, task_inverses
+from ggmtl.criteria.evidence_strengths import StrengthEvidence, tune_strengths
 from ggmtl.statistics import LeastSquares
 
 # Clusters are reported as cliques: those with more edges per task are left to sparser graphs. 60 tasks or fewer

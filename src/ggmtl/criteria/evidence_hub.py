@@ -12,25 +12,13 @@ in O(n p³), for any number of tasks; tasks without rows, or with fewer rows tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import OptimizeResult, minimize
 
+from ggmtl import kernels
 from ggmtl.statistics import LeastSquares
 
-# Strengths are sought between these multiples of the mean number of rows of a task: beyond them, in scaled
-# units, a coefficient is free, or common to all tasks, to working accuracy.
-_LOWEST, _HIGHEST = 1e-6, 1e6
-# Largest strength beside edges, in the same units.
-_STRONGEST = 1e3
-# Tuning of the strengths of a given graph ends at steps that change f by this share, or slopes of so many nats.
-_FTOL, _SLOPE, _TUNING_STEPS = 3e-6, 0.05, 12
-# Precisions of the hyper-prior that are tried, strong first, and nats above the best after which no weaker one is.
-_SHRINKAGES, _PATIENCE = (32.0, 8.0, 2.0, 0.5, 0.125), 5.0
-# Largest change of a log strength in one search.
-_WINDOW = 2.0
 # Tasks whose matrices are held at a time.
 _CHUNK_NUMBERS = 1 << 23
 
@@ -63,27 +51,6 @@ class HubEvidence:
     noise: float
 
 
-@dataclass(frozen=True)
-class HubStrength:
-    """Strengths that evidence has learned.
-
-    Parameters
-    ----------
-    hub : array of shape (p,)
-        h.
-    evidence : HubEvidence
-        At `hub`.
-    iterations : int
-        Quasi-Newton steps.
-    converged : bool
-    """
-
-    hub: np.ndarray
-    evidence: HubEvidence
-    iterations: int
-    converged: bool
-
-
 def degrees_of_freedom(loss: LeastSquares) -> float:
     """N − p: rows less the coefficients of the common model, on which the prior is flat; at least one."""
     return max(float(loss.count.sum()) - loss.n_features, 1.0)
@@ -112,8 +79,8 @@ def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> H
     n, p = loss.moment.shape
     hub = np.asarray(hub, dtype=float)
     pooled, right, log_det = np.zeros((p, p)), np.zeros(p), 0.0
-    chunks = _chunks(n, p)
-    for rows in chunks:
+    parts = chunks(n, p)
+    for rows in parts:
         inverse, shrink, chunk_log_det = _task_matrices(loss, rows, hub, ridge)
         log_det += chunk_log_det
         pooled += hub[:, None] * shrink.sum(axis=0)
@@ -122,8 +89,8 @@ def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> H
     spread = np.linalg.inv(pooled)
     common = spread @ right
     coefficients, variance = np.empty((n, p)), np.zeros(p)
-    for rows in chunks:
-        if len(chunks) > 1:  # A single chunk is still at hand.
+    for rows in parts:
+        if len(parts) > 1:  # A single chunk is still at hand.
             inverse, shrink, _ = _task_matrices(loss, rows, hub, ridge)
         coefficients[rows] = np.matmul(inverse, (loss.moment[rows] + hub * common)[..., None])[..., 0]
         variance += np.einsum("nkk->k", inverse) + np.einsum("nka,ab,nkb->k", shrink, spread, shrink, optimize=True)
@@ -141,193 +108,8 @@ def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> H
     return HubEvidence(float(value), 0.5 * (expected - n / hub), expected, coefficients, common, noise)
 
 
-def learn_hub(
-    loss: LeastSquares,
-    groups: np.ndarray | None = None,
-    *,
-    start: np.ndarray | None = None,
-    ridge: float = 1e-10,
-    shrinkage: float = 0.0,
-    pulled: np.ndarray | None = None,
-    max_iter: int = 100,
-) -> HubStrength:
-    """Minimise f over the strengths of groups of coefficients, by L-BFGS in ln h.
-
-    Parameters
-    ----------
-    loss : LeastSquares
-        Losses of the tasks.
-    groups : array of int, shape (p,), optional
-        Coefficients with the same label share a strength; one label for all by default.
-    start : array of shape (p,), optional
-        First strengths; a tenth of the mean number of rows by default.
-    shrinkage : float
-        Precision of a log-normal hyper-prior that pulls the groups' strengths to their common mean,
-        ½ · shrinkage · Σ_g (ln h_g − mean)²: many strengths then cost little where the data do not tell them
-        apart.
-    pulled : array of bool, shape (groups,), optional
-        The groups that the hyper-prior speaks of; all by default.
-    """
-    p = loss.n_features
-    label = group_labels(groups, p)
-    unit = max(float(loss.count.mean()), 1.0)
-    first = np.full(p, 0.1 * unit) if start is None else np.clip(start, _LOWEST * unit, _HIGHEST * unit)
-    size = np.bincount(label)
-
-    def objective(logs: np.ndarray) -> tuple[float, np.ndarray]:
-        hub = np.exp(logs)[label]
-        evidence = hub_evidence(loss, hub, ridge)
-        apart = _apart(logs, pulled)
-        gradient = np.bincount(label, evidence.gradient * hub) + shrinkage * apart
-        return evidence.value + 0.5 * shrinkage * float(apart @ apart), gradient
-
-    found = minimize_logs(
-        objective,
-        np.bincount(label, np.log(first)) / size,
-        (np.log(_LOWEST * unit), np.log(_HIGHEST * unit)),
-        max_iter=max_iter,
-    )
-    hub = np.exp(found.x)[label]
-    return HubStrength(hub, hub_evidence(loss, hub, ridge), int(found.nit), bool(found.success))
-
-
-def learn_hub_by_feature(loss: LeastSquares, slopes: np.ndarray) -> HubStrength:
-    """One strength per coefficient, drawn to one another as much as the data say.
-
-    The precision s of the slopes' hyper-prior is the one of highest evidence once the strengths are integrated out
-    (Laplace): f + ½ s Σ(ln h − mean)² − ½(k − 1) ln s + ½ Σ ln(H + s), where H ≈ γ²/2n is the curvature of f in ln h_k
-    and γ_k = h_k Σ_i (w_i − μ)_k²/σ² how many of the n deviations the data determine. The intercept is left to itself.
-
-    Parameters
-    ----------
-    loss : LeastSquares
-    slopes : array of bool, shape (p,)
-        Which coefficients are slopes.
-    """
-    best = learn_hub(loss, (~slopes).astype(np.int64))
-    if slopes.sum() < 2:
-        return best
-    lowest, found = np.inf, best
-    for shrinkage in _SHRINKAGES:
-        found = learn_hub(loss, np.arange(len(slopes)), start=found.hub, shrinkage=shrinkage, pulled=slopes)
-        value = found.evidence.value + _strength_cost(loss.n_tasks, found, slopes, shrinkage)
-        if value < lowest:
-            lowest, best = value, found
-        elif value > lowest + _PATIENCE:
-            break
-    return best
-
-
-def _strength_cost(n_tasks: int, found: HubStrength, slopes: np.ndarray, shrinkage: float) -> float:
-    """What the hyper-prior of the slopes' strengths adds to f, the strengths integrated out."""
-    apart = _apart(np.log(found.hub), slopes)
-    deviation = ((found.evidence.coefficients - found.evidence.common) ** 2).sum(axis=0) / found.evidence.noise
-    determined = np.clip(found.hub * deviation, 0.0, n_tasks)[slopes]
-    curvature = determined**2 / (2.0 * n_tasks)
-    occam = np.log(curvature + shrinkage).sum() - (slopes.sum() - 1) * np.log(shrinkage)
-    return 0.5 * float(shrinkage * (apart @ apart) + occam)
-
-
-def _apart(logs: np.ndarray, pulled: np.ndarray | None) -> np.ndarray:
-    """Deviations from the mean among the strengths that are pulled together, zero elsewhere."""
-    if pulled is None:
-        return logs - logs.mean()
-    return np.where(pulled, logs - logs[pulled].mean(), 0.0)
-
-
-def group_labels(groups: np.ndarray | None, n_features: int) -> np.ndarray:
-    """Labels 0, 1, … of the groups of coefficients; one group by default."""
-    if groups is None:
-        return np.zeros(n_features, dtype=np.int64)
-    return np.unique(groups, return_inverse=True)[1].reshape(-1)
-
-
-def minimize_logs(
-    objective: Callable[[np.ndarray], tuple[float, np.ndarray]],
-    start: np.ndarray,
-    bounds: tuple[float, float] | np.ndarray,
-    *,
-    max_iter: int = 100,
-    ftol: float = 1e-9,
-    gtol: float = 1e-4,
-) -> OptimizeResult:
-    """L-BFGS-B over logarithms of strengths, a window at a time.
-
-    Evidence is flat where a strength is very large or very small; a long first step would land there and
-    stay. No strength may therefore change by more than a fixed factor before the search starts afresh.
-    """
-    low, high = np.broadcast_to(np.asarray(bounds, dtype=float).T.reshape(2, -1), (2, len(start)))
-    here, steps = np.clip(start, low, high), 0
-    while True:
-        window = np.column_stack([np.maximum(here - _WINDOW, low), np.minimum(here + _WINDOW, high)])
-        options = {"maxiter": max(max_iter - steps, 1), "ftol": ftol, "gtol": gtol}
-        found = minimize(objective, here, jac=True, method="L-BFGS-B", bounds=window, options=options)
-        steps += max(found.nit, 1)
-        stuck = np.abs(found.x - here) > _WINDOW - 1e-9
-        here = found.x
-        found.nit = steps
-        if steps >= max_iter or not stuck.any():
-            return found
-
-
-@dataclass(frozen=True)
-class StrengthEvidence:
-    """Evidence of a graph with one strength c for all its edges, beside a hub.
-
-    Parameters
-    ----------
-    value : float
-        f.
-    strength_gradient : float
-        ∂f/∂c.
-    hub_gradient : array of shape (p,)
-        ∂f/∂h.
-    coefficients : array of shape (n, p)
-        Models.
-    noise : float
-        σ².
-    """
-
-    value: float
-    strength_gradient: float
-    hub_gradient: np.ndarray
-    coefficients: np.ndarray
-    noise: float
-
-
-def tune_strengths(
-    evaluate: Callable[[float, np.ndarray], StrengthEvidence],
-    loss: LeastSquares,
-    strength: float,
-    hub: np.ndarray,
-    label: np.ndarray,
-    offset: float,
-) -> tuple[float, np.ndarray, StrengthEvidence]:
-    """Minimise f(c, h) over c and the hub's strength in the largest group of coefficients; and f there.
-
-    The search is over ln c and ln(h + `offset`): beside a connected graph a hub is often worth nothing, and h = 0
-    must not be infinitely far.
-    """
-    unit = max(float(loss.count.mean()), 1.0)
-    main = label == np.bincount(label).argmax()
-    seen: dict[bytes, tuple[float, np.ndarray, StrengthEvidence]] = {}
-    # About the second derivative in the logarithms, so that the first step has about the right length.
-    curvature = 0.05 * loss.moment.size
-
-    def objective(logs: np.ndarray) -> tuple[float, np.ndarray]:
-        c, h = float(np.exp(logs[0])), np.where(main, np.exp(logs[1]) - offset, hub)
-        evidence = evaluate(c, h)
-        seen[logs.tobytes()] = c, h, evidence
-        slopes = c * evidence.strength_gradient, np.exp(logs[1]) * float(evidence.hub_gradient[main].sum())
-        return evidence.value / curvature, np.array(slopes) / curvature
-
-    bounds = np.array([[1e-3, _STRONGEST], [_LOWEST, _STRONGEST]]) * unit + [[0.0], [offset]]
-    first = np.log([strength, float(np.median(hub[main])) + offset])
-    minimize_logs(objective, first, np.log(bounds), max_iter=_TUNING_STEPS, ftol=_FTOL, gtol=_SLOPE / curvature)
-    return min(seen.values(), key=lambda point: point[2].value)
-
-
-def _chunks(n: int, p: int) -> list[slice]:
+def chunks(n: int, p: int) -> list[slice]:
+    """Consecutive tasks whose matrices are held at a time."""
     step = max(1, _CHUNK_NUMBERS // (p * p))
     return [slice(first, min(first + step, n)) for first in range(0, n, step)]
 
@@ -344,12 +126,7 @@ def _task_matrices(
 
 
 def task_inverses(data: np.ndarray, strength: np.ndarray) -> tuple[np.ndarray, float]:
-    """Inverses and summed log-determinants of G_i + diag(h), scaled by h^½, so safe for any h."""
-    index = np.arange(len(strength))
-    scale = np.outer(strength, strength) ** -0.5
-    whitened = data * scale
-    whitened[:, index, index] += 1.0
-    inverse = np.linalg.inv(whitened)
-    inverse = 0.5 * (inverse + inverse.transpose(0, 2, 1)) * scale
-    roots = np.einsum("nkk->nk", np.linalg.cholesky(whitened))
-    return inverse, float(2.0 * np.log(roots).sum() + len(data) * np.log(strength).sum())
+    """Inverses and summed log-determinants of G_i + diag(h)."""
+    # A Cholesky factor is as accurate as that of the same matrix scaled to a diagonal of ones, so any h is safe.
+    inverse, log_det = kernels.inverse_blocks(data, np.broadcast_to(strength, data.shape[:2]))
+    return inverse, float(log_det.sum())

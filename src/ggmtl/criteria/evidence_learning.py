@@ -16,15 +16,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ggmtl.checkpoint import Journal
 from ggmtl.criteria.evidence_edges import EdgeEvidence, EvidenceModel, edge_evidence
-from ggmtl.criteria.evidence_hub import group_labels
+from ggmtl.criteria.evidence_strengths import group_labels
 from ggmtl.statistics import LeastSquares
 
 _POWER = 1.7
 # Share of the hub's strength that stays with the hub at the start; the rest is spread evenly over the edges.
 _HUB_SHARE = 0.1
 # Later steps claim more certainty than there is, and change neither the graph that is selected nor its report.
-_STEPS = 20
+STEPS = 20
 # Edge values below this multiple of the largest are as good as absent.
 _FLOOR = 1e-9
 # Bounds of the hub's strengths, in units of the mean number of rows of a task.
@@ -59,7 +60,8 @@ class EvidenceResult:
         By how much ln evidence exceeds its value at the start.
     history : array of shape (iterations,)
         Gain after every step.
-    converged : bool
+    status : {"converged", "stopped", "max_iter", "interrupted"}
+        ``"stopped"``: after the ``STEPS`` steps that are taken by design; ``"max_iter"``: after fewer, as was asked.
     """
 
     edge_values: np.ndarray
@@ -69,7 +71,17 @@ class EvidenceResult:
     evidence: EdgeEvidence
     gain: float
     history: np.ndarray
-    converged: bool
+    status: str
+
+    @property
+    def converged(self) -> bool:
+        """Whether the last step gained next to nothing."""
+        return self.status == "converged"
+
+    def criterion(self) -> tuple[float, ...]:
+        """f after every step, the start first; less its value at the start where only changes of f are known."""
+        first = self.evidence.value + self.gain if np.isfinite(self.evidence.value) else 0.0
+        return (first, *(first - self.history).tolist())
 
 
 def learn_edges(
@@ -81,9 +93,10 @@ def learn_edges(
     groups: np.ndarray | None = None,
     learn_coupling: bool = False,
     ridge: float = 1e-10,
-    max_iter: int = _STEPS,
+    max_iter: int = STEPS,
     tol: float = 0.1,
     estimator: Estimator = exact_evidence,
+    journal: Journal | None = None,
 ) -> EvidenceResult:
     """Minimise f over edge values, hub and (optionally) coupling.
 
@@ -106,29 +119,70 @@ def learn_edges(
     estimator : callable
         ``estimator(model, edge_values, step, start) -> EdgeEvidence``: exact, or estimated by samples (fresh ones
         every step); `start` are the models of the step before.
+    journal : Journal, optional
+        Where the steps are recorded, and taken up again.
     """
+    journal = journal or Journal()
     n, p = loss.moment.shape
     label = group_labels(groups, p)
     values, first_hub = _start(np.asarray(hub, dtype=float), label, edges, n)
     model = EvidenceModel(loss, edges, np.ones(p) if coupling is None else coupling, first_hub, ridge)
-    evidence = estimator(model, values, 0, None)
-    history, converged = [0.0], False
-    for step in range(1, max_iter + 1):
-        vary_coupling = learn_coupling and step % 3 == 0
-        for power in (_POWER, 1.0):
-            new_model, new_values = _step(model, values, evidence, label, power, vary_coupling)
-            new_evidence = estimator(new_model, new_values, step, evidence.coefficients)
-            gain = _gain(model, values, evidence, new_model, new_values, new_evidence)
-            if gain >= 0 or not np.isfinite(evidence.value):
-                break
-        model, values, evidence = new_model, new_values, new_evidence
-        history.append(history[-1] + gain)
-        if abs(gain) < tol:
-            converged = True
+    model, values, history = _resume(journal, model, values)
+    evidence = estimator(model, values, len(history) - 1, None)
+    try:
+        while len(history) <= max_iter and not _settled(history, tol):
+            step = len(history)
+            vary_coupling = learn_coupling and step % 3 == 0
+            model, values, evidence, gain = _advance(model, values, evidence, label, vary_coupling, estimator, step)
+            history = [*history, history[-1] + gain]
+            journal.step("edges", values=values, hub=model.hub, coupling=model.coupling, history=history)
+    except KeyboardInterrupt:
+        journal.note("edges", _result(model, values, evidence, history, "interrupted"))
+        raise
+    ended = "stopped" if max_iter >= STEPS else "max_iter"
+    result = _result(model, values, evidence, history, "converged" if _settled(history, tol) else ended)
+    journal.note("edges", result)
+    return result
+
+
+def _advance(
+    model: EvidenceModel,
+    values: np.ndarray,
+    evidence: EdgeEvidence,
+    label: np.ndarray,
+    vary_coupling: bool,
+    estimator: Estimator,
+    step: int,
+) -> tuple[EvidenceModel, np.ndarray, EdgeEvidence, float]:
+    """One step and its gain: a long one, or the plain one where f is known and the long one has not lowered it."""
+    for power in (_POWER, 1.0):
+        new_model, new_values = _step(model, values, evidence, label, power, vary_coupling)
+        new_evidence = estimator(new_model, new_values, step, evidence.coefficients)
+        gain = _gain(model, values, evidence, new_model, new_values, new_evidence)
+        if gain >= 0 or not np.isfinite(evidence.value):
             break
-    leverage = _leverage(model, values, evidence)
-    track = np.array(history[1:])
-    return EvidenceResult(values, model.coupling, model.hub, leverage, evidence, float(history[-1]), track, converged)
+    return new_model, new_values, new_evidence, float(gain)
+
+
+def _result(
+    model: EvidenceModel, values: np.ndarray, evidence: EdgeEvidence, history: list[float], status: str
+) -> EvidenceResult:
+    leverage, track = _leverage(model, values, evidence), np.array(history[1:])
+    return EvidenceResult(values, model.coupling, model.hub, leverage, evidence, history[-1], track, status)
+
+
+def _resume(
+    journal: Journal, model: EvidenceModel, values: np.ndarray
+) -> tuple[EvidenceModel, np.ndarray, list[float]]:
+    """Strengths, edge values and gains where the journal left them; the first ones where it has none."""
+    state = journal.resume("edges")
+    if state is None:
+        return model, values, [0.0]
+    return replace(model, hub=state["hub"], coupling=state["coupling"]), state["values"], state["history"]
+
+
+def _settled(history: list[float], tol: float) -> bool:
+    return len(history) > 1 and abs(history[-1] - history[-2]) < tol
 
 
 def _start(hub: np.ndarray, label: np.ndarray, edges: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -24,12 +24,14 @@ from ggmtl.criteria.evidence_edges import (
     prior_terms,
     strength_groups,
 )
-from ggmtl.criteria.evidence_hub import profiled_noise
+from ggmtl.criteria.evidence_hub import chunks, profiled_noise
 from ggmtl.solvers import prepare
 from ggmtl.system import TaskSystem
 
 # Up to this many tasks the n × n inverse of the prior is exact and cheap beside the solves.
 _EXACT_PRIOR_TASKS = 2000
+# Up to this ratio of hub and edges to the hub alone the prior of a coordinate is that of the hub.
+_FIRST_ORDER = 1.3
 
 
 @dataclass(frozen=True)
@@ -91,16 +93,21 @@ class SampledEvidence:
 
 
 def posterior_noise(system: TaskSystem, n_samples: int, random: np.random.Generator) -> np.ndarray:
-    """ζ ~ N(0, A), shape (n, p, n_samples)."""
+    """ζ with E ζζᵀ = A, shape (n, p, n_samples); made of random signs, whose squares have no noise of their own."""
     n, p = system.shape
-    noise = np.matmul(_square_roots(system.gram), random.standard_normal((n, p, n_samples)))
-    pull = random.standard_normal((n, p, n_samples))
-    noise += np.sqrt(system.hub)[:, None] * (pull - pull.mean(axis=0))
-    noise += np.sqrt(np.broadcast_to(system.ridge, (n, p)))[..., None] * random.standard_normal((n, p, n_samples))
+    shape = (n, p, n_samples)
+    noise = np.empty(shape)
+    for rows in chunks(n, p):
+        noise[rows] = np.matmul(_square_roots(system.gram[rows]), _signs(random, (rows.stop - rows.start, *shape[1:])))
+    if system.hub.any():
+        pull = _signs(random, shape)
+        noise += np.sqrt(system.hub)[:, None] * (pull - pull.mean(axis=0))
+    if np.any(system.ridge):
+        noise += np.sqrt(np.broadcast_to(system.ridge, (n, p)))[..., None] * _signs(random, shape)
     if len(system.edges):
-        strength = np.sqrt(np.multiply.outer(system.edge_weights, system.coupling))
-        along = strength[..., None] * random.standard_normal((len(system.edges), p, n_samples))
-        noise += (system.incidence.T @ along.reshape(len(system.edges), -1)).reshape(noise.shape)
+        along = _signs(random, (len(system.edges), p, n_samples))
+        along *= np.sqrt(np.multiply.outer(system.edge_weights, system.coupling))[..., None]
+        noise += (system.incidence.T @ along.reshape(len(system.edges), -1)).reshape(shape)
     return noise
 
 
@@ -117,15 +124,27 @@ def sampled_prior_terms(
     resistance, trace = np.empty((len(model.edges), p)), np.empty(p)
     for columns in strength_groups(model):
         coupling, hub = model.coupling[columns[0]], model.hub[columns[0]]
+        pull = hub + coupling * np.bincount(model.edges.ravel(), np.repeat(edge_values, 2), n)
+        if np.quantile(pull, 0.9) < _FIRST_ORDER * hub:
+            # So strong a hub leaves next to nothing to the edges: (Λ L + h I)⁻¹ is its diagonal, to first order.
+            resistance[:, columns] = (1.0 / pull[i] + 1.0 / pull[j])[:, None]
+            trace[columns] = (1.0 / pull).sum() * (1.0 - 1.0 / n)
+            continue
         system = TaskSystem(
             np.zeros((n, 1, 1)), model.edges, edge_values, np.array([coupling]), np.zeros(1), np.array(hub)
         )
-        samples = (
-            prepare(system).solve(posterior_noise(system, n_samples, random), tol=tol).require(2 * tol).value[:, 0]
-        )
+        solution = prepare(system).solve(posterior_noise(system, n_samples, random), tol=tol)
+        samples = solution.require(2 * tol).value[:, 0]
         resistance[:, columns] = ((samples[i] - samples[j]) ** 2).mean(axis=1)[:, None]
         trace[columns] = ((samples - samples.mean(axis=0)) ** 2).sum(axis=0).mean()
     return PriorTerms(float("nan"), resistance, trace)
+
+
+def _signs(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Independent numbers, each 1 or −1."""
+    size = int(np.prod(shape))
+    bits = np.unpackbits(np.frombuffer(random.bytes(-(-size // 8)), np.uint8), count=size)
+    return (2.0 * bits - 1.0).reshape(shape)
 
 
 def _square_roots(gram: np.ndarray) -> np.ndarray:

@@ -28,8 +28,9 @@ from ggmtl.criteria.evidence_edges import (
     edge_evidence,
     prior_terms,
 )
-from ggmtl.criteria.evidence_hub import StrengthEvidence, degrees_of_freedom, group_labels, hub_evidence, tune_strengths
+from ggmtl.criteria.evidence_hub import degrees_of_freedom, hub_evidence
 from ggmtl.criteria.evidence_learning import EvidenceResult
+from ggmtl.criteria.evidence_strengths import StrengthEvidence, group_labels, tune_strengths
 
 # Clusters are far shorter to describe than a list of edges, and would win by that alone where tasks lie on a
 # line: they must also keep this share of the list's gain. Measured: 0.96 and more on clusters, 0.57–0.80 on

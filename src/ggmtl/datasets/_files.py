@@ -15,6 +15,7 @@ from ggmtl.errors import InputError
 
 DATA_HOME = "GGMTL_DATA_HOME"
 MAX_DOWNLOAD = 64 * 2**20
+MAX_UNPACKED = 4 * MAX_DOWNLOAD
 TIMEOUT_SECONDS = 30
 
 
@@ -134,12 +135,16 @@ def _fetch(file: DataFile, url: str) -> bytes:
 
 def _unzip(file: DataFile, content: bytes) -> bytes:
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            return archive.read(file.member or "")
+        with zipfile.ZipFile(io.BytesIO(content)) as archive, archive.open(file.member or "") as stream:
+            unpacked = stream.read(MAX_UNPACKED + 1)
     except (zipfile.BadZipFile, KeyError) as error:
         raise InputError(
             f"{file.url} must be a zip archive that holds {file.member!r} ({error}). Its public home: {file.home}."
         ) from error
+    # What a member declares as its size need not be true: only what comes out counts.
+    if len(unpacked) > MAX_UNPACKED:
+        raise InputError(f"{file.url} unpacks to more than {MAX_UNPACKED // 2**20} MiB, which {file.path!r} does not.")
+    return unpacked
 
 
 def _write_atomically(destination: Path, content: bytes) -> None:

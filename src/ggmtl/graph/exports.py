@@ -121,6 +121,9 @@ def write_whole(path: str | Path, content: bytes) -> None:
     try:
         temporary.write_bytes(content)
         os.replace(temporary, path)
+    except OSError as error:
+        # The user asked for `path`; the name of the temporary file would say nothing to them.
+        raise type(error)(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
 

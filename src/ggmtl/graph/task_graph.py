@@ -103,7 +103,8 @@ class TaskGraph:
 
     def degrees(self) -> np.ndarray:
         """Sum of the weights at each task, shape (n,)."""
-        return np.bincount(self.edges.ravel(), np.repeat(self.weights, 2), self.n_tasks)
+        # Without any edge bincount would return whole numbers.
+        return np.bincount(self.edges.ravel(), np.repeat(self.weights, 2), self.n_tasks).astype(np.float64)
 
     def components(self) -> np.ndarray:
         """Number of the connected component of each task, shape (n,); edges of weight zero do not connect."""

@@ -174,11 +174,24 @@ def _positions(model: GGMTLRegressor, a: Any, b: Any) -> tuple[int, int]:
     for label in (a, b):
         position = int(locate_tasks(model.tasks_, np.array([label]))[0])
         if position < 0:
-            raise InputError(f"There is no task {label!r} in the model.{did_you_mean(label, model.tasks_)}")
+            raise InputError(f"There is no task {_plain(label)!r} in the model.{_nearest(label, model.tasks_)}")
         positions.append(position)
     if positions[0] == positions[1]:
-        raise ParameterError(f"explain_edge takes two different tasks. Got {a!r} twice.")
+        raise ParameterError(f"explain_edge takes two different tasks. Got {_plain(a)!r} twice.")
     return min(positions), max(positions)
+
+
+def _plain(label: Any) -> Any:
+    """A label without the name of its NumPy type."""
+    return label.item() if isinstance(label, np.generic) else label
+
+
+def _nearest(label: Any, known: np.ndarray) -> str:
+    """A name that may have been meant; numbers that look alike mean nothing, so those get the range."""
+    if known.dtype.kind in "US":
+        return did_you_mean(label, known)
+    first, last = known.min().item(), known.max().item()
+    return f" It has {len(known):,} tasks, from {first!r} to {last!r}."
 
 
 def _remove(model: GGMTLRegressor, loss: LeastSquares, i: int, j: int) -> WithoutEdge:

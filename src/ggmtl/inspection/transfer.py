@@ -15,6 +15,7 @@ from sklearn.base import clone
 
 from ggmtl.bilevel import GraphFit
 from ggmtl.errors import InputError
+from ggmtl.inspection.outliers import unlike_others
 from ggmtl.path import FoldErrors, PathResult, cross_validate, hub_level, independent_level, pooled_level
 from ggmtl.regressor import GGMTLRegressor
 from ggmtl.statistics import FoldedLoss
@@ -70,6 +71,8 @@ class TransferReport:
     hurt : array of labels
         Tasks that sharing hurts: their gain is negative beyond what chance gives among so many tasks, or beyond its
         own interval and far from the gains of the other tasks.
+    unlike : array of labels
+        Tasks whose models are far from those of all others, so that sharing has nothing to give them.
     verdict : str
         One sentence.
 
@@ -93,15 +96,18 @@ class TransferReport:
     gain_over_alone: Gain
     task_gains: tuple[Gain, ...]
     hurt: np.ndarray
+    unlike: np.ndarray
     verdict: str
 
     def describe(self) -> str:
         """The report in words."""
         lines = [self.verdict]
         lines += [f"{name}: {error:.4g}" for name, error in zip(self.levels, self.total)]
+        number = len(self.tasks)
         if len(self.hurt):
-            shown = ", ".join(map(str, self.hurt[:10])) + (" …" if len(self.hurt) > 10 else "")
-            lines.append(f"Sharing hurts {len(self.hurt)} of {len(self.tasks)} tasks: {shown}.")
+            lines.append(f"Sharing hurts {len(self.hurt)} of {number} tasks: {_listing(self.hurt)}.")
+        if len(self.unlike):
+            lines.append(f"Unlike all others are {len(self.unlike)} of {number} tasks: {_listing(self.unlike)}.")
         return "\n".join(lines)
 
 
@@ -137,11 +143,44 @@ def transfer_report(model: GGMTLRegressor, X: Any = None, y: Any = None, tasks: 
             "The model has no errors on held-out rows: it was fitted without folds, or with a single hold-out. "
             "Give X and y here, or fit with validation=5."
         )
-    names = _unique_names(result)
+    if len(model.tasks_) == 1:
+        return _single(model, errors)
+    names = [level.name for level in result.levels]
     if "pooled" not in names or "independent" not in names:
         result, errors = _with_simple_levels(model, result, errors)
-        names = _unique_names(result)
-    return _report(model, errors, names, result.chosen)
+    result, errors = _by_density(result, errors)
+    return _report(model, errors, _unique_names(result), result.chosen)
+
+
+def _single(model: GGMTLRegressor, errors: FoldErrors) -> TransferReport:
+    """With one task every level is the same model."""
+    none, unit = Gain(0.0, 0.0, 0.0), model._scaling.target_scale
+    total = np.sqrt(errors.mean()[:1]) * unit
+    verdict = "There is one task, so nothing can be shared."
+    alone = ("independent",)
+    return TransferReport(
+        model.tasks_,
+        alone,
+        total[None],
+        total,
+        alone[0],
+        none,
+        none,
+        (none,),
+        model.tasks_[:0],
+        model.tasks_[:0],
+        verdict,
+    )
+
+
+def _by_density(result: PathResult, errors: FoldErrors) -> tuple[PathResult, FoldErrors]:
+    """Simple levels first, graphs from sparse to dense, separate models last."""
+    place = {"pooled": -2, "hub": -1, "independent": np.inf}
+    edges = [float(place.get(level.name, (level.edge_values > 0).sum())) for level in result.levels]
+    order = sorted(range(len(edges)), key=edges.__getitem__)
+    levels = tuple(result.levels[k] for k in order)
+    ordered = FoldErrors(errors.squared[order], errors.count)
+    return PathResult(levels, ordered, order.index(result.chosen), result.criterion), ordered
 
 
 def _with_simple_levels(model: GGMTLRegressor, result: PathResult, known: FoldErrors) -> tuple[PathResult, FoldErrors]:
@@ -179,6 +218,7 @@ def _report(model: GGMTLRegressor, errors: FoldErrors, names: tuple[str, ...], c
         _gain(errors, chosen, alone),
         _task_gains(errors, chosen, alone),
         hurt,
+        model.tasks_[unlike_others(model)],
         _verdict(names, chosen, reference, graphs, gain, _gain(errors, reference, alone), alone),
     )
 
@@ -271,6 +311,10 @@ def _verdict(
     if over_alone.low > 0:
         return f"{found}, which lowers the error by {_percent(over_alone)} against every task by itself."
     return f"{found}."
+
+
+def _listing(labels: np.ndarray) -> str:
+    return ", ".join(map(str, labels[:10].tolist())) + (" …" if len(labels) > 10 else "")
 
 
 def _percent(gain: Gain) -> str:

@@ -27,6 +27,7 @@ __all__ = [
     "conjugate_gradient",
     "graph_product",
     "inverse_blocks",
+    "nearest_in_neighbourhood",
     "neighbour_lists",
     "segment_cross_products",
     "system_product",
@@ -78,18 +79,18 @@ def segment_cross_products(rows: np.ndarray, segment: np.ndarray, n_segments: in
     return _kernels().segment_cross_products(_input(rows), _input(segment, np.int64), n_segments)
 
 
-def inverse_blocks(gram: np.ndarray, diagonal: np.ndarray) -> np.ndarray:
-    """(G_i + diag(s_i))⁻¹ for G of shape (n, p, p) and s of shape (n, p); symmetric positive definite.
+def inverse_blocks(gram: np.ndarray, diagonal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(G_i + diag(s_i))⁻¹ for G of shape (n, p, p) and s of shape (n, p), and ln|G_i + diag(s_i)|, shape (n,).
 
     Raises ``numpy.linalg.LinAlgError`` where a block is not positive definite to working accuracy.
     """
     form = _kernels()
     if form is reference:
         return reference.inverse_blocks(gram, diagonal)
-    inverse, failed = form.inverse_blocks(_input(gram), _input(diagonal))
+    inverse, log_det, failed = form.inverse_blocks(_input(gram), _input(diagonal))
     if failed >= 0:
         raise np.linalg.LinAlgError(f"Block {failed} is not positive definite.")
-    return inverse
+    return inverse, log_det
 
 
 def block_product(blocks: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -103,6 +104,15 @@ def block_product(blocks: np.ndarray, values: np.ndarray) -> np.ndarray:
 def neighbour_lists(edges: np.ndarray, weights: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The symmetric weight matrix W of an edge list by rows: start (n + 1,), neighbour (2m,), weight (2m,)."""
     return _kernels().neighbour_lists(_input(edges, np.int64), _input(weights), n)
+
+
+def nearest_in_neighbourhood(points: np.ndarray, start: np.ndarray, neighbour: np.ndarray, k: int) -> np.ndarray:
+    """The `k` nearest of the neighbours of every point and their neighbours, shape (n, k); lists as above.
+
+    Where there are fewer than `k`, the point itself fills the row.
+    """
+    lists = (_input(start, np.int64), _input(neighbour, np.int64))
+    return _kernels().nearest_in_neighbourhood(_input(points), *lists, int(k))
 
 
 def graph_product(operator: Operator, values: np.ndarray) -> np.ndarray:

@@ -59,9 +59,9 @@ def _subtract_rows(target, rows, factors, column, first, last, low, high):
 
 @njit(cache=True, nogil=True)
 def inverse_blocks(gram, diagonal):
-    """(G_i + diag(s_i))⁻¹, and the position of the first block that is not positive definite, or −1."""
+    """(G_i + diag(s_i))⁻¹, ln|G_i + diag(s_i)|, and the first block that is not positive definite, or −1."""
     n, p = diagonal.shape
-    out = np.zeros((n, p, p))
+    out, log_det = np.zeros((n, p, p)), np.zeros(n)
     upper, root = np.empty((p, p)), np.empty((p, p))
     for i in range(n):
         upper[:] = gram[i]
@@ -72,7 +72,8 @@ def inverse_blocks(gram, diagonal):
             # 1. Row k of U with UᵀU = G + diag(s).
             _subtract_rows(upper[k], upper, upper, k, 0, k, k, p)
             if not upper[k, k] > 0.0:
-                return out, i
+                return out, log_det, i
+            log_det[i] += math.log(upper[k, k])
             scale = 1.0 / math.sqrt(upper[k, k])
             for j in range(k, p):
                 upper[k, j] *= scale
@@ -88,7 +89,7 @@ def inverse_blocks(gram, diagonal):
             for j in range(k + 1):
                 row[j] = -row[j]
                 out[i, j, k] = row[j]
-    return out, -1
+    return out, log_det, -1
 
 
 @njit(cache=True, nogil=True)
@@ -136,6 +137,44 @@ def neighbour_lists(edges, weights, n):
             neighbour[place[i]], weight[place[i]] = edges[e, 1 - side], weights[e]
             place[i] += 1
     return start, neighbour, weight
+
+
+@njit(cache=True, nogil=True)
+def nearest_in_neighbourhood(points, start, neighbour, k):
+    """The `k` nearest among the neighbours of every point and their neighbours."""
+    n, d = points.shape
+    nearest, seen = np.empty((n, k), np.int64), np.full(n, -1)
+    distance = np.empty(k)
+    for i in range(n):
+        row, filled, here = nearest[i], 0, points[i]
+        seen[i] = i
+        # The point itself stands at the head of its list, so that one loop sees neighbours and theirs.
+        for a in range(start[i] - 1, start[i + 1]):
+            middle = i if a < start[i] else neighbour[a]
+            for b in range(start[middle], start[middle + 1]):
+                j = neighbour[b]
+                if seen[j] == i:
+                    continue
+                seen[j] = i
+                square = 0.0
+                for c in range(d):
+                    apart = points[j, c] - here[c]
+                    square += apart * apart
+                # Insertion into a short sorted list; of equal distances the smaller number stays first.
+                place = filled
+                while place > 0 and (
+                    square < distance[place - 1] or (square == distance[place - 1] and j < row[place - 1])
+                ):
+                    place -= 1
+                if place == k:
+                    continue
+                filled = min(filled + 1, k)
+                for c in range(filled - 1, place, -1):
+                    distance[c], row[c] = distance[c - 1], row[c - 1]
+                distance[place], row[place] = square, j
+        for c in range(filled, k):
+            row[c] = i
+    return nearest
 
 
 @njit(cache=True, nogil=True)

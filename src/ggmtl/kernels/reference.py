@@ -84,8 +84,8 @@ def segment_cross_products(rows: np.ndarray, segment: np.ndarray, n_segments: in
     return out
 
 
-def inverse_blocks(gram: np.ndarray, diagonal: np.ndarray) -> np.ndarray:
-    """(G_i + diag(s_i))⁻¹ = L⁻ᵀL⁻¹ from the Cholesky factor L, shape (n, p, p); symmetric positive definite.
+def inverse_blocks(gram: np.ndarray, diagonal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(G_i + diag(s_i))⁻¹ = L⁻ᵀL⁻¹ from the Cholesky factor L, shape (n, p, p), and the log-determinants, shape (n,).
 
     Raises ``numpy.linalg.LinAlgError`` where a block is not positive definite to working accuracy.
     """
@@ -96,7 +96,8 @@ def inverse_blocks(gram: np.ndarray, diagonal: np.ndarray) -> np.ndarray:
     if not np.isfinite(factor).all():
         raise np.linalg.LinAlgError("A block is not positive definite.")
     root = np.linalg.inv(factor)
-    return np.matmul(root.transpose(0, 2, 1), root)
+    log_det = 2.0 * np.log(np.einsum("nkk->nk", factor)).sum(axis=1)
+    return np.matmul(root.transpose(0, 2, 1), root), log_det
 
 
 def block_product(blocks: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -112,6 +113,20 @@ def neighbour_lists(edges: np.ndarray, weights: np.ndarray, n: int) -> tuple[np.
     order = np.argsort(source, kind="stable")
     start = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=n))])
     return start, target[order], np.tile(weights, 2)[order]
+
+
+def nearest_in_neighbourhood(points: np.ndarray, start: np.ndarray, neighbour: np.ndarray, k: int) -> np.ndarray:
+    """The `k` nearest among the neighbours of every point and their neighbours, shape (n, k)."""
+    n = len(points)
+    nearest = np.empty((n, k), dtype=np.int64)
+    for i in range(n):
+        own = neighbour[start[i] : start[i + 1]]
+        reach = np.unique(np.concatenate([own, *(neighbour[start[j] : start[j + 1]] for j in own)]))
+        reach = reach[reach != i]
+        distance = np.square(points[reach] - points[i]).sum(axis=1)
+        found = reach[np.argsort(distance, kind="stable")[:k]]
+        nearest[i] = np.concatenate([found, np.full(k - len(found), i)])
+    return nearest
 
 
 def graph_product(operator: Operator, values: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ def encode(value: Any, name: str) -> Any:
     """A parameter as plain JSON; `name` is for the message that refuses what has no plain form."""
     if value is None or isinstance(value, (bool, str)):
         return value
+    if isinstance(value, PurePath):
+        return str(value)
     if isinstance(value, (np.datetime64, np.timedelta64)):
         return {"$time": [value.dtype.str, int(value.astype(np.int64))]}
     if isinstance(value, np.generic):

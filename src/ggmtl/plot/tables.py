@@ -19,6 +19,7 @@ from ggmtl.plot.style import (
     graph_of,
     label_text,
 )
+from ggmtl.summary import summarize
 
 _PATH_KEYS = ("n_edges", "error", "standard_error", "chosen")
 _SCALES_DIFFER = 5.0
@@ -98,10 +99,24 @@ def path(model_or_rows: Any, ax: Any = None) -> Any:
     return ax
 
 
-def gain(task_names: Any, gain: Any, ax: Any = None) -> Any:
+def gain(model_or_tasks: Any, gain: Any = None, ax: Any = None) -> Any:
     """Draw what every task gains from the others, largest first; losses in another colour.
 
     Above 60 tasks the bars have no names.
+
+    Parameters
+    ----------
+    model_or_tasks : fitted model, result of ``transfer_report``, or task names
+        A model: by what share the error on rows not seen is below that of the best simple model, as on its page. A
+        report: below that of every task by itself.
+    gain : array of shape (n,), optional
+        Gains of the named tasks.
+    ax : matplotlib Axes, optional
+        Where to draw; a new figure if missing.
+
+    Returns
+    -------
+    matplotlib Axes
 
     Examples
     --------
@@ -109,6 +124,7 @@ def gain(task_names: Any, gain: Any, ax: Any = None) -> Any:
     >>> plot.gain(["a", "b", "c"], [0.2, -0.1, 0.3]).get_title()
     '2 of 3 tasks gain'
     """
+    task_names, gain = _gains(model_or_tasks) if gain is None else (model_or_tasks, gain)
     names, values = np.asarray(task_names), np.asarray(gain, dtype=float)
     if values.shape != names.shape or values.ndim != 1:
         raise InputError(f"gain must have one number per task ({len(names)}). Got shape {values.shape} instead.")
@@ -139,6 +155,27 @@ def path_rows(table: Any) -> tuple[list[Mapping[str, Any]], str | None]:
     if missing or not table:
         raise InputError(f"Every row of a path must have the key {missing[0]!r}." if missing else "The path is empty.")
     return list(table), next((key for key in table[0] if key not in _PATH_KEYS), None)
+
+
+def _gains(model: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Tasks of a model or of a transfer report, and their gains; tasks whose gain is not known are left out."""
+    if hasattr(model, "task_gains"):
+        names, values = np.asarray(model.tasks), np.array([entry.share for entry in model.task_gains])
+    elif hasattr(model, "graph_"):
+        tasks = summarize(model)["tasks"]
+        names, values = np.asarray(model.tasks_), np.array([_number(task["gain"]) for task in tasks])
+    else:
+        raise InputTypeError(
+            "plot.gain takes a fitted model, a transfer report, or task names and gains. "
+            f"Got {type(model).__name__} alone."
+        )
+    known = np.isfinite(values)
+    if not known.any():
+        raise InputError(
+            "The model has no errors on held-out rows to take gains from. Fit it with validation=5, or give names and "
+            "gains."
+        )
+    return names[known], values[known]
 
 
 def _number(value: Any) -> float:

@@ -118,6 +118,14 @@ def posterior_of(
     return Posterior(blocks, _new_task_covariance(fit, system, noise, blocks), noise, exact)
 
 
+def noise_of(fit: GraphFit, loss: LeastSquares, settings: Settings, *, held_out: HeldOut | None = None) -> float:
+    """σ² of :func:`posterior_of` alone; without edges, for the price of the inner objective."""
+    if not np.isfinite(fit.hub).all() or (fit.edge_values > 0).any() or settings.penalty != "squared_l2":
+        return posterior_of(fit, loss, settings, held_out=held_out).noise
+    problem, values = present_problem(fit, loss, settings)
+    return _noise(problem, values, fit.coefficients, np.empty(0))
+
+
 def _blocks(system: TaskSystem, n_samples: int, seed: int) -> tuple[np.ndarray, bool]:
     """Diagonal blocks of A⁻¹, and whether they are exact."""
     n, p = system.shape

@@ -14,12 +14,14 @@ from ggmtl.bilevel import Settings
 from ggmtl.candidates import Candidates
 from ggmtl.errors import GGMTLError, ModelFileError
 from ggmtl.model_file import read_model
-from ggmtl.path import PathResult, fit_path
+from ggmtl.path import PathResult, fit_path, is_large
 from ggmtl.regressor.fitted import table_kind
 from ggmtl.regressor.growing import GrowingModel
 from ggmtl.regressor.parameters import check_parameters, criterion_used, settings_of
-from ggmtl.shell import LearnedModels, logger, verbose_logging
+from ggmtl.regressor.resuming import journal_of
+from ggmtl.shell import LearnedModels, TaskRegressor, logger, verbose_logging
 from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics
+from ggmtl.tasks import TaskData
 
 
 class GGMTLRegressor(GrowingModel):
@@ -66,11 +68,13 @@ class GGMTLRegressor(GrowingModel):
     unseen : {"error", "hub"}
         What ``predict`` does with a task that was not in the training data.
     max_iter : int
-        Outer steps.
+        Outer steps at most. Evidence takes no more than 20: later ones claim more certainty than there is.
     tol : float
-        Outer tolerance: largest entry of the projected gradient, relative to the criterion.
-    checkpoint : None
-        Reserved: fits are not checkpointed in this version.
+        Outer tolerance: largest entry of the projected gradient, relative to the criterion. By evidence, steps end when
+        one gains less than 10⁴ · `tol` nats, where the evidence is exact.
+    checkpoint : str or Path, optional
+        A file in which ``fit`` records what it has done, every few seconds. A fit that was killed goes on from there
+        when it is started again with the same data and parameters; a finished one is read back at once.
     device : {"cpu"}
         Reserved for other devices; this version computes on the CPU.
     n_jobs : int, optional
@@ -98,8 +102,14 @@ class GGMTLRegressor(GrowingModel):
         One entry per level considered: name, edges, honest error, criterion, whether chosen.
     validation_error_ : float or None
         Root mean squared error on rows that the models had not seen, everything relearned without them.
-    history_, n_iter_, converged_, status_
-        How the outer problem ended.
+    history_ : list of float
+        The criterion after every outer step, the start first: the outer loss, or the negative log evidence (less its
+        value at the start, where that is only estimated). One value for a level without outer steps of its own.
+    status_ : {"converged", "flat", "stopped", "max_iter", "interrupted"}
+        How the outer steps behind the chosen level ended. ``"flat"``: no further decrease can be told from rounding;
+        ``"stopped"``: evidence took the steps that it takes by design; ``"interrupted"``: by Ctrl-C.
+    n_iter_, converged_ : int and bool
+        Outer steps, and whether they ended as ``"converged"`` or ``"flat"``.
 
     Examples
     --------
@@ -135,7 +145,7 @@ class GGMTLRegressor(GrowingModel):
         unseen: str = "error",
         max_iter: int = 200,
         tol: float = 1e-5,
-        checkpoint: None = None,
+        checkpoint: str | Path | None = None,
         device: str = "cpu",
         n_jobs: int | None = None,
         random_state: int | None = None,
@@ -166,28 +176,17 @@ class GGMTLRegressor(GrowingModel):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None, tasks: Any = None, *, sample_weight: Any = None, groups: Any = None):
-        """Learn every task's model and the graph.
-
-        Parameters
-        ----------
-        X : data frame or array of shape (rows, columns)
-            Features in long form, with the task column if `task` names one; or a list of pairs ``(X_i, y_i)``.
-        y : array of shape (rows,) or (rows, n_tasks)
-            Target; two-dimensional: one task per column, all with the same `X`.
-        tasks : array of shape (rows,), optional
-            Task labels, instead of a task column in `X`.
-        sample_weight : array of shape (rows,), optional
-            Weights of the rows; a weight of two counts a row twice.
-        groups : array of shape (rows,), optional
-            Rows of one group stay in one fold.
-
-        Returns
-        -------
-        self
-        """
-        check_parameters(self)
+        """Learn every task's model and the graph."""
         self._table_kind = table_kind(X)
         return super().fit(X, y, tasks, sample_weight=sample_weight, groups=groups)
+
+    def _held_out(self, data: TaskData) -> Any:
+        """One fold of very many tasks says all that there is to know about their mean error, and is all that is kept."""
+        folds = self.validation
+        is_number = isinstance(folds, (int, np.integer)) and not isinstance(folds, bool) and folds >= 2
+        if is_number and is_large(len(data.task_names), data.X.shape[1] + 1) and criterion_used(self) == "evidence":
+            return 1.0 / folds
+        return folds
 
     def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
         check_parameters(self)
@@ -204,6 +203,7 @@ class GGMTLRegressor(GrowingModel):
                 criterion=criterion_used(self),
                 choose_entropy=self.edge_entropy == "auto",
                 n_jobs=self.n_jobs,
+                journal=journal_of(self, folds),
             )
         self._warn_unless_converged(result)
         return self._models(result, settings)
@@ -215,14 +215,20 @@ class GGMTLRegressor(GrowingModel):
 
     def _warn_unless_converged(self, result: PathResult) -> None:
         fit = result.best
-        if fit.status == "max_iter":
-            warnings.warn(
-                f"The outer problem stopped after max_iter={self.max_iter} steps with a projected gradient of "
-                f"{fit.certificate:.1e} (tol={self.tol:g}). Increase max_iter or tol.",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
+        measure = "a last gain in log evidence" if result.criterion == "evidence" else "a projected gradient"
+        reasons = {
+            "max_iter": f"The outer problem stopped after max_iter={self.max_iter} steps with {measure} of "
+            f"{fit.certificate:.1e} (tol={self.tol:g}). Increase max_iter or tol.",
+            "interrupted": "The fit was interrupted: this is the best graph so far"
+            + (", and fit goes on from the checkpoint when it is called again." if self.checkpoint else "."),
+        }
+        if fit.status in reasons:
+            warnings.warn(reasons[fit.status], ConvergenceWarning, stacklevel=5)
         logger.info("%s: %d steps, %s", result.criterion, fit.iterations, fit.status)
+
+
+# One text for all regressors.
+GGMTLRegressor.fit.__doc__ = TaskRegressor.fit.__doc__
 
 
 def load_model(path: str | Path) -> GGMTLRegressor:

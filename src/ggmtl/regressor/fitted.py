@@ -16,7 +16,7 @@ from ggmtl.errors import InputError
 from ggmtl.graph import TaskGraph
 from ggmtl.model_file import ModelState, write_model
 from ggmtl.path import PathResult
-from ggmtl.posterior import HeldOut, Posterior, posterior_of
+from ggmtl.posterior import HeldOut, Posterior, noise_of, posterior_of
 from ggmtl.regressor.parameters import check_parameters, settings_of
 from ggmtl.shell import LearnedModels, TaskRegressor
 from ggmtl.statistics import FoldedLoss, TaskStatistics
@@ -24,6 +24,8 @@ from ggmtl.tasks import locate_tasks
 
 # Plain data of a fitted model that a file keeps beside its arrays.
 _FACTS = ("path_", "_reads_tasks", "_target_is_matrix", "_scored_from", "_table_kind", "_attached", "_named")
+# Folds of the groups, by label: kept where more rows may come.
+_GROUPS = "_group_folds"
 
 
 class FittedModel(TaskRegressor):
@@ -33,6 +35,7 @@ class FittedModel(TaskRegressor):
     _path_result: PathResult
     _settings_used: Settings
     _table_kind: str | None = None
+    _group_folds: dict[Any, int] | None = None
 
     def predict(self, X: Any, tasks: Any = None, return_std: bool = False) -> Any:
         """Predict the target of rows.
@@ -106,7 +109,7 @@ class FittedModel(TaskRegressor):
             path,
             ModelState(
                 self.get_params(deep=False),
-                {name: getattr(self, name, None) for name in _FACTS} | {"_named": hasattr(self, "feature_names_in_")},
+                self._facts(keep_statistics),
                 self.tasks_,
                 tuple(self.feature_names_),
                 self._scaling,
@@ -117,6 +120,10 @@ class FittedModel(TaskRegressor):
                 statistics,
             ),
         )
+
+    def _facts(self, keep_statistics: bool) -> dict[str, Any]:
+        facts = {name: getattr(self, name, None) for name in _FACTS} | {"_named": hasattr(self, "feature_names_in_")}
+        return facts | ({_GROUPS: self._group_folds} if keep_statistics and self._group_folds else {})
 
     # ------------------------------------------------------------------ from results to attributes
 
@@ -154,18 +161,26 @@ class FittedModel(TaskRegressor):
     def _posterior(self) -> Posterior:
         if self._posterior_kept is None:
             self._kept_statistics("return_std=True")
-            folded, error = self._folded(), self._path_result.honest_error()
-            known = None if error is None or not folded.scored else HeldOut(error, 1.0 - 1.0 / len(folded.parts))
-            joint = posterior_of(self._fit_used, folded.total, self._settings_used, held_out=known)
+            folded = self._folded()
+            held_out = self._error_held_out(folded)
+            joint = posterior_of(self._fit_used, folded.total, self._settings_used, held_out=held_out)
             # Tasks attached later were given a prior of their own, the others held fixed.
             for label, covariance in self._attached:
                 joint.covariance[locate_tasks(self.tasks_, np.array([label]))[0]] = covariance
             self._posterior_kept = joint
         return self._posterior_kept
 
+    def _error_held_out(self, folded: FoldedLoss) -> HeldOut | None:
+        error = self._path_result.honest_error()
+        return None if error is None or not folded.scored else HeldOut(error, 1.0 - 1.0 / len(folded.parts))
+
     def _noise_variance(self) -> float:
-        if self._noise is None:
+        if self._noise is None and (self._posterior_kept is not None or len(self.edges_)):
             self._noise = self._posterior().noise
+        elif self._noise is None:
+            folded = self._folded()
+            held_out = self._error_held_out(folded)
+            self._noise = noise_of(self._fit_used, folded.total, self._settings_used, held_out=held_out)
         return self._noise
 
     def _standard_errors_used(self) -> np.ndarray:
@@ -186,6 +201,7 @@ class FittedModel(TaskRegressor):
         """Become the model that a file describes."""
         for name in _FACTS:
             setattr(self, name, state.facts[name])
+        self._group_folds = state.facts.get(_GROUPS)
         self.tasks_, self.feature_names_, self._scaling = state.task_names, state.feature_names, state.scaling
         self.n_features_in_ = len(state.feature_names)
         if self._named:

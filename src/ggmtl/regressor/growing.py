@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import narwhals.stable.v1 as nw
 import numpy as np
@@ -12,20 +12,33 @@ from sklearn.utils.validation import check_is_fitted
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.graph import TaskGraph
 from ggmtl.path import FoldErrors, PathResult
-from ggmtl.posterior import AttachedTask, attach, insert_task, new_weights, user_units
+from ggmtl.posterior import AttachedTask, attach, follow, insert_task, new_weights, take_tasks, user_units
 from ggmtl.regressor.fitted import FittedModel
-from ggmtl.statistics import TaskStatistics, deal_folds
+from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics, deal_folds, deal_holdout
 from ggmtl.tasks import TaskData, locate_tasks, read_labels, read_training
 
 
 class GrowingModel(FittedModel):
     """Methods that add to a fitted model."""
 
-    def partial_fit(self, X: Any, y: Any = None, tasks: Any = None, forget: float = 1.0, *, sample_weight: Any = None):
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any = None,
+        tasks: Any = None,
+        forget: float = 1.0,
+        *,
+        sample_weight: Any = None,
+        groups: Any = None,
+        relearn: bool = True,
+    ):
         """Learn from more rows; the old ones are not needed, their statistics are.
 
-        Everything is learned anew from the statistics of all rows, so the result is that of
-        ``fit_statistics(forget · old + new)``. New tasks are welcome.
+        By default everything is learned anew from the statistics of all rows, so the result is that of
+        ``fit_statistics(forget · old + new)``, in whatever batches the rows came, and costs a fit. With
+        ``relearn=False`` graph, strengths and scaling stay, and only the models follow the rows: one linear solve.
+        The statistics are the same either way, so that many cheap calls and a last one with ``relearn=True`` end where
+        one fit of all rows does. New tasks are welcome; with ``relearn=False`` they are attached as by ``add_task``.
 
         Parameters
         ----------
@@ -33,19 +46,28 @@ class GrowingModel(FittedModel):
             As in ``fit``.
         forget : float
             What an old row counts beside a new one, in (0, 1].
+        groups : array of shape (rows,), optional
+            Rows of one group stay in one fold, also those of groups that earlier rows were in.
+        relearn : bool
+            Whether to learn graph and strengths anew; ``path_`` and ``validation_error_`` are those of the last time.
 
         Returns
         -------
         self
         """
         if not hasattr(self, "coef_"):
-            return self.fit(X, y, tasks, sample_weight=sample_weight)
+            return self.fit(X, y, tasks, sample_weight=sample_weight, groups=groups)
         if not isinstance(forget, (int, float)) or not 0 < forget <= 1:
             raise ParameterError(f"forget must lie above 0 and at most at 1. Got {forget!r} instead.")
         old = self._kept_statistics("partial_fit")
-        data = self._read_more(X, y, tasks, sample_weight)
-        faded = replace(old, cross=forget * old.cross)
-        return self._fit(faded + self._collect(data, old))
+        if hasattr(self.validation, "split"):
+            raise ParameterError(
+                f"partial_fit cannot deal rows into the folds of {type(self.validation).__name__}, which must see all "
+                "rows. Use validation= with a number of folds or a share, and groups= where rows belong together."
+            )
+        data = self._read_more(X, y, tasks, sample_weight, groups)
+        joined = replace(old, cross=forget * old.cross) + self._collect(data, old)
+        return self._fit(joined) if relearn else self._follow(joined)
 
     def add_task(self, name: Any, X: Any = None, y: Any = None):
         """Attach a new task without refitting the others.
@@ -74,16 +96,47 @@ class GrowingModel(FittedModel):
             )
         else:
             rows = TaskStatistics.from_data(data)
-        attached = attach(self._fit_used, self._scaling.design(rows)[0], self._noise_variance())
-        self._insert(label, attached)
+        self._attach(label, self._scaling.design(rows)[0])
         if self._statistics is not None:
             empty = np.zeros_like(self._statistics.cross[:, :1])
             more = replace(self._statistics, cross=empty, task_names=label)
             self._statistics = self._statistics + (more if data is None else self._collect(data, self._statistics))
         return self
 
-    def _read_more(self, X: Any, y: Any, tasks: Any, sample_weight: Any) -> TaskData:
-        data = read_training(X, y, tasks, task=self.task, sample_weight=sample_weight, estimator=type(self).__name__)
+    def _attach(self, label: np.ndarray, rows: LeastSquares) -> None:
+        self._insert(label, attach(self._fit_used, rows, self._noise_variance()))
+
+    def _follow(self, statistics: TaskStatistics) -> Self:
+        """Graph, strengths and scaling as they are, the models of these statistics."""
+        noise = self._noise_variance()
+        total = FoldedLoss(tuple(self._scaling.design(statistics))).total
+        here = locate_tasks(statistics.task_names, self.tasks_)
+        labels = [label for label, _ in self._attached]
+        positions = locate_tasks(self.tasks_, np.array(labels)).tolist() if labels else []
+        fit, covariances = follow(self._fit_used, take_tasks(total, here), self._settings_used, positions, noise)
+        levels = list(self._path_result.levels)
+        levels[self._path_result.chosen] = fit
+        result = replace(self._path_result, levels=tuple(levels))
+        self._standard_errors = self._noise = self._posterior_kept = None
+        self._attached = list(zip(labels, covariances))
+        self._statistics = replace(statistics, cross=statistics.cross[:, here], task_names=self.tasks_)
+        self._set_models(self._learned(result, self._settings_used, self.graph_, {"path_": self.path_}))
+        for position in np.setdiff1d(np.arange(len(statistics.task_names)), here):
+            self._attach(statistics.task_names[[position]], take_tasks(total, [position]))
+        self._statistics = statistics
+        return self
+
+    def _deal(self, data: TaskData) -> np.ndarray | None:
+        folds = super()._deal(data)
+        self._group_folds = None
+        if folds is not None and data.groups is not None:
+            self._group_folds = dict(zip(data.groups.tolist(), folds.tolist()))
+        return folds
+
+    def _read_more(self, X: Any, y: Any, tasks: Any, sample_weight: Any, groups: Any) -> TaskData:
+        data = read_training(
+            X, y, tasks, task=self.task, sample_weight=sample_weight, groups=groups, estimator=type(self).__name__
+        )
         if (self.task is not None or tasks is not None or y is None) != self._reads_tasks:
             raise InputError(
                 "The model was fitted "
@@ -109,17 +162,23 @@ class GrowingModel(FittedModel):
         return replace(data, feature_names=known)
 
     def _collect(self, data: TaskData, like: TaskStatistics) -> TaskStatistics:
-        """Statistics of rows, dealt into folds by the rule that dealt the others."""
+        """Statistics of rows, dealt into folds by the rule that dealt the others; groups stay in their folds."""
         if not like.n_folds:
             return TaskStatistics.from_data(data)
-        if self._scored_from or hasattr(self.validation, "split"):
-            folds = self._deal(data)
+        seed = 0 if self.random_state is None else int(self.random_state)
+        if self._scored_from and not hasattr(self.validation, "split"):
+            share = float(self.validation if self.validation < 1 else 1.0 / self.validation)
+            folds = deal_holdout(data, share, seed).astype(np.int64)
+        elif like.n_folds - self._scored_from > 1:
+            folds = self._scored_from + deal_folds(data, like.n_folds - self._scored_from, seed)
         else:
-            folds = deal_folds(data, like.n_folds, 0 if self.random_state is None else int(self.random_state))
-        part = TaskStatistics.from_data(data, np.asarray(folds))
+            folds = np.zeros(len(data), dtype=np.int64)
+        if data.groups is not None:
+            known = self._group_folds or {}
+            folds = np.array([known.get(group, fold) for group, fold in zip(data.groups.tolist(), folds.tolist())])
+            self._group_folds = known | dict(zip(data.groups.tolist(), folds.tolist()))
+        part = TaskStatistics.from_data(data, folds)
         missing = like.n_folds - len(part.cross)
-        if missing < 0:
-            raise InputError(f"The splitter deals the new rows into more than the {like.n_folds} folds of the others.")
         return replace(part, cross=np.concatenate([part.cross, np.zeros((missing, *part.cross.shape[1:]))]))
 
     def _new_label(self, name: Any) -> np.ndarray:
@@ -172,6 +231,7 @@ class GrowingModel(FittedModel):
             self._standard_errors = np.insert(self._standard_errors, position, np.sqrt(variance), axis=0)
         self._posterior_kept, self.tasks_ = None, names
         if np.isfinite(fit.hub).all():
+            # Under an infinite hub there is one model for all, which needs no place of its own.
             self._attached = [*self._attached, (label[0], attached.covariance)]
         result = PathResult(tuple(levels), errors, result.chosen, result.criterion)
         self._set_models(self._learned(result, self._settings_used, grown, {"path_": self.path_}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,10 @@ def _coupling(model: Any, width: int) -> np.ndarray | None:
     if isinstance(model.coupling, str):
         check_choice("coupling", model.coupling, ("auto",))
         return None
-    values = np.asarray(model.coupling, dtype=np.float64)
+    try:
+        values = np.asarray(model.coupling, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ParameterError(f"coupling must be 'auto' or numbers. Got {model.coupling!r} instead.") from None
     if values.shape not in ((), (width,)):
         raise ParameterError(
             f"coupling must be 'auto', a number, or an array with one entry per feature"
@@ -75,13 +79,15 @@ def check_parameters(model: Any) -> None:
     check_choice("criterion", model.criterion, CRITERIA)
     check_choice("edge_solver", model.edge_solver, EDGE_SOLVERS)
     check_choice("hypergradient", model.hypergradient, MODES)
+    if not isinstance(model.hub, (bool, np.bool_)):
+        raise ParameterError(f"hub must be True or False. Got {model.hub!r} instead.")
+    if model.n_jobs is not None and not (isinstance(model.n_jobs, (int, np.integer)) and model.n_jobs != 0):
+        raise ParameterError(f"n_jobs must be None or a whole number other than zero. Got {model.n_jobs!r} instead.")
     if isinstance(model.edge_entropy, str):
         check_choice("edge_entropy", model.edge_entropy, ("auto",))
     check_choice("device", model.device, ("cpu",))
-    if model.checkpoint is not None:
-        raise ParameterError(
-            f"checkpoint must be None: fits are not checkpointed in this version. Got {model.checkpoint!r} instead."
-        )
+    if model.checkpoint is not None and not isinstance(model.checkpoint, (str, os.PathLike)):
+        raise ParameterError(f"checkpoint must be None or the name of a file. Got {model.checkpoint!r} instead.")
     squared = model.penalty == "squared_l2"
     if model.hypergradient == "frozen" and squared:
         raise ParameterError('hypergradient="frozen" is for penalty="l2" and "l1"; the squared penalty has one form.')

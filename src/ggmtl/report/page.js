@@ -38,15 +38,23 @@
     const size = Math.floor(Math.log10(step || 1)), text = value.toFixed(Math.min(Math.max(0, (size >= 0 ? 2 : 1) - size), 6));
     return minus(Number(text) === 0 ? text.replace("-", "") : text);
   };
-  const percent = (share) => (share === null ? "–" : minus(`${share > 0 ? "+" : ""}${(100 * share).toFixed(Math.abs(share) < 0.0995 ? 1 : 0)} %`));
+  const isZero = (share) => Math.abs(share) < 0.0005;
+  const percent = (share) => (share === null ? "–" : isZero(share) ? "0.0 %" : minus(`${share > 0 ? "+" : ""}${(100 * share).toFixed(Math.abs(share) < 0.0995 ? 1 : 0)} %`));
   const count = (value, word) => `${value.toLocaleString("en")} ${word}${value === 1 ? "" : "s"}`;
+  const links = (value) => (value ? count(value, "link") : "no links");
   const column = (k) => tasks.map((task) => task.coefficients[k]);
   const spreadOf = (values) => {
     const mean = values.reduce((a, b) => a + b, 0) / values.length;
     return Math.sqrt(values.reduce((a, b) => a + (b - mean) ** 2, 0) / values.length);
   };
+  const means = features.map((_, k) => column(k).reduce((a, b) => a + b, 0) / n);
   const spreads = features.map((_, k) => spreadOf(column(k)));
   const sizes = features.map((_, k) => Math.max(spreads[k], 1e-3 * Math.max(...column(k).map(Math.abs))) || 1);
+
+  // Place of every task when labels are sorted as people do: Task 2 before Task 10.
+  const collator = new Intl.Collator(undefined, { numeric: true });
+  const rank = new Array(n);
+  tasks.map((_, i) => i).sort((a, b) => collator.compare(tasks[a].label, tasks[b].label)).forEach((i, place) => { rank[i] = place; });
 
   // ------------------------------------------------------------------ theme
 
@@ -85,7 +93,7 @@
     shownEdges = stop().edges.filter((edge) => edge[2] > state.least || state.least === 0);
     neighbours = tasks.map(() => []);
     shownEdges.forEach((edge) => { neighbours[edge[0]].push([edge[1], edge[2], edge]); neighbours[edge[1]].push([edge[0], edge[2], edge]); });
-    neighbours.forEach((list) => list.sort((a, b) => b[1] - a[1]));
+    neighbours.forEach((list) => list.sort((a, b) => b[1] - a[1] || rank[a[0]] - rank[b[0]]));
   };
 
   // ------------------------------------------------------------------ colours
@@ -115,7 +123,7 @@
   const low = [0, 1].map((c) => Math.min(...places.map((p) => p[c]))), high = [0, 1].map((c) => Math.max(...places.map((p) => p[c])));
   let width = 0, height = 0, points = [], radius = 5;
   const fit = () => {
-    const margin = n > 200 ? 22 : 42;
+    const margin = n > 200 ? 26 : 44;
     const across = (width - 2 * margin) / Math.max(high[0] - low[0], 1e-9), down = (height - 2 * margin) / Math.max(high[1] - low[1], 1e-9);
     // A little unequal in the two directions, so that the picture fills its frame.
     const scale = Math.min(across, down, 110), wide = Math.min(across / scale, 1.4), tall = Math.min(down / scale, 1.25);
@@ -185,13 +193,25 @@
     for (const [forced, list] of [[true, first], [false, rest]]) for (const i of list) {
       if (done.has(i)) continue;
       const text = cut(tasks[i].label), half = context.measureText(text).width / 2 + 1, [x, y] = points[i];
-      const spots = [[x, y - radius - 9], [x, y + radius + 9], [x + radius + 4 + half, y], [x - radius - 4 - half, y]];
+      // Away from the links first, so that lines do not run through the names.
+      const away = neighbours[i].reduce(([a, b], [j]) => [a + x - points[j][0], b + y - points[j][1]], [0, 0]);
+      const spots = [[x, y - radius - 9], [x, y + radius + 9], [x + radius + 4 + half, y], [x - radius - 4 - half, y]]
+        .map((spot, k) => [...spot, [-away[1], away[1], away[0], -away[0]][k]]).sort((a, b) => b[2] - a[2]);
       const spot = spots.find(([a, b]) => a - half > 2 && a + half < width - 2 && b > 8 && b < height - 8 && free([a - half, b - 7, a + half, b + 7])) || (forced && i === first[0] ? spots[0] : null);
       if (!spot) continue;
       put([spot[0] - half, spot[1] - 7, spot[0] + half, spot[1] + 7]); done.add(i);
-      context.strokeStyle = tint("--card"); context.lineWidth = 3.5; context.strokeText(text, ...spot);
-      context.fillStyle = forced ? tint("--ink") : tint("--soft"); context.fillText(text, ...spot);
+      context.strokeStyle = tint("--card"); context.lineWidth = 3.5; context.strokeText(text, spot[0], spot[1]);
+      context.fillStyle = forced ? tint("--ink") : tint("--soft"); context.fillText(text, spot[0], spot[1]);
     }
+  };
+  // What grows to the right and upwards on the map of the models.
+  const axisWords = (words) => words.map(([name, up]) => `${up ? "higher" : "lower"} ${cut(name, 18)}`).join(", ");
+  const drawAxes = () => {
+    if (!data.axes.length) return;
+    context.font = '12px system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
+    context.fillStyle = tint("--faint"); context.textBaseline = "middle"; context.textAlign = "right";
+    if (data.axes[0].length) context.fillText(`${axisWords(data.axes[0])} →`, width - 12, height - 13);
+    if (data.axes[1].length) { context.save(); context.translate(13, 12); context.rotate(-Math.PI / 2); context.fillText(`${axisWords(data.axes[1])} →`, 0, 0); context.restore(); }
   };
   let asked = false;
   const draw = () => {
@@ -208,7 +228,7 @@
     }
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
-    sizesNow = clusterSizes(); project(); drawEdges(); drawTasks(); drawLabels();
+    sizesNow = clusterSizes(); project(); drawAxes(); drawEdges(); drawTasks(); drawLabels();
   };
   const taskAt = (x, y) => {
     let best = null, distance = (radius + 6) ** 2;
@@ -299,7 +319,7 @@
   };
   const tableOf = (head, rows) => element("table", {}, element("thead", {}, element("tr", {}, ...head.map((text) => element("th", { scope: "col" }, text)))),
     element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((text, k) => (k ? element("td", {}, text) : element("th", { scope: "row", title: text }, text)))))));
-  const levelTitle = (level) => ({ pooled: "One model for all", hub: "Common model", independent: "Separate models" }[level.name] || `Graph, ${count(level.n_edges, "edge")}`);
+  const levelTitle = (level) => ({ pooled: "One model for all", hub: "Common model", independent: "Separate models" }[level.name] || `Graph, ${links(level.n_edges)}`);
   const showPanel = () => {
     panel.replaceChildren(...(state.task !== null ? taskPanel(state.task) : state.edge ? edgePanel(state.edge) : overview()));
   };
@@ -307,11 +327,25 @@
     const button = linkButton(i, Math.min(Math.abs(tasks[i].gain) / gainBound, 1), () => selectTask(i));
     button.querySelector(".value").textContent = percent(tasks[i].gain); return button;
   }), list.length, "more");
+  const membersOf = (c) => tasks.map((_, i) => i).filter((i) => stop().clusters[i] === c).sort((a, b) => rank[a] - rank[b]);
+  const namesOf = (members) => members.slice(0, 4).map((i) => cut(tasks[i].label, 16)).join(", ") + (members.length > 4 ? ` and ${members.length - 4} more` : "");
+  // Coefficients whose mean over a cluster is far from the mean over all tasks, in units of the spread.
+  const traitsOf = (members) => features.map((name, k) => [name, spreads[k] > 0 ? (members.reduce((sum, i) => sum + tasks[i].coefficients[k], 0) / members.length - means[k]) / spreads[k] : 0])
+    .filter(([, z]) => Math.abs(z) > 0.7).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 2).map(([name, z]) => `${z > 0 ? "higher" : "lower"} ${cut(name, 16)}`).join(", ");
+  const clusterButton = (c, size, largest) => {
+    const members = membersOf(c), button = linkButton(members[0], size / largest, () => selectTask(members[0]), `Cluster ${c + 1}`), traits = traitsOf(members);
+    button.querySelector(".value").textContent = size;
+    if (state.colour === "cluster") button.querySelector(".swatch").style.cssText = `background:${clusterColour(c)};border-radius:${radii[markOf(c)]}`;
+    button.append(element("span", { class: "about" }, `${namesOf(members)}${traits ? ` · ${traits}` : ""}`));
+    return button;
+  };
+  const weightsVary = (edges) => edges.some((edge) => edge[2] < edges[0][2] - 1e-6 || edge[2] > edges[0][2] + 1e-6);
   const overview = () => {
-    const parts = [element("h3", { class: "name" }, "Overview"), element("p", {}, "Choose a task or a link to see what is behind it.")];
-    if (!shownEdges.length) parts.push(element("p", {}, emptyWords()));
+    const linked = shownEdges.length > 0;
+    const parts = [element("h3", { class: "name" }, "Overview"), element("p", {}, linked ? "Choose a task or a link to see what is behind it." : "Choose a task to see its model and its errors.")];
+    if (!linked) parts.push(element("p", {}, emptyWords()));
     if (state.colour === "gain" && gains.length) {
-      parts.push(element("h4", {}, "Error against the best simple model"), element("div", { class: "scale" }), element("div", { class: "ends" }, element("span", {}, `${percent(gainBound).slice(1)} worse`), element("span", {}, `${percent(gainBound).slice(1)} better`)));
+      parts.push(element("h4", {}, `Error against ${{ pooled: "one model for all", hub: "the common model", independent: "separate models" }[data.verdict.against] || "the best simple model"}`), element("div", { class: "scale" }), element("div", { class: "ends" }, element("span", {}, `${percent(gainBound).slice(1)} worse`), element("span", {}, `${percent(gainBound).slice(1)} better`)));
       const sorted = tasks.map((_, i) => i).filter((i) => tasks[i].gain !== null).sort((a, b) => tasks[b].gain - tasks[a].gain);
       parts.push(element("h4", {}, "Tasks that gain most"), gainList(sorted.slice(0, 6)), element("h4", {}, "Tasks that gain least"), gainList(sorted.slice(-6).reverse()));
       return parts;
@@ -319,11 +353,10 @@
     if (!shownEdges.length) return parts;
     const found = clusterSizes().map((size, c) => [c, size]).filter(([, size]) => size > 1);
     if (found.length > 1) {
-      const legend = found.slice(0, 8).map(([c, size]) => { const i = stop().clusters.indexOf(c); return linkButton(i, size / found[0][1], () => selectTask(i), `Cluster ${c + 1}`); });
-      legend.forEach((button, k) => { button.querySelector(".value").textContent = found[k][1]; if (state.colour === "cluster") button.querySelector(".swatch").style.cssText = `background:${clusterColour(found[k][0])};border-radius:${radii[markOf(found[k][0])]}`; });
-      parts.push(element("h4", {}, "Clusters"), listOf(legend, 8, "more"));
+      parts.push(element("h4", {}, "Clusters"), listOf(found.slice(0, 8).map(([c, size]) => clusterButton(c, size, found[0][1])), 8, "more"));
       if (found.length > 8) parts.push(element("p", { class: "quiet" }, `and ${found.length - 8} smaller`));
     }
+    if (!weightsVary(shownEdges)) return parts;
     const heaviest = [...shownEdges].sort((a, b) => b[2] - a[2]).slice(0, 8);
     parts.push(element("h4", {}, "Strongest links"), listOf(heaviest.map((edge) => linkButton(edge[0], edge[2], () => selectEdge(edge), `${cut(tasks[edge[0]].label, 14)} – ${cut(tasks[edge[1]].label, 14)}`)), 8, "more"));
     return parts;
@@ -357,8 +390,9 @@
     return parts;
   };
   const emptyWords = () => {
-    const where = data.placed_by_models ? " Tasks near each other have similar models." : "";
-    return ordered.length > 1 && state.stop === 0 ? `No links at this level.${where} Move the slider to see denser graphs.` : `No links: the tasks have nothing in common beyond ${data.verdict.kind === "independent" ? "what each shows alone" : "the common model"}.${where}`;
+    if (data.edges.length) return "No links at this level. Move the slider to see denser graphs.";
+    const reason = data.verdict.kind === "independent" ? "No links: the tasks do best each by itself." : "No links: beyond the common model, no two tasks are alike enough.";
+    return ordered.length > 1 ? `${reason} The slider shows the links of denser graphs, which did not lower the error.` : reason;
   };
 
   // ------------------------------------------------------------------ choosing
@@ -396,18 +430,19 @@
     if (state.edge) state.edge = null;
     collect(); sizesNow = clusterSizes();
     const now = stop();
-    const text = `${count(shownEdges.length, "link")}${now.index === chosenLevel ? " · chosen" : ""}`;
+    const text = `${links(shownEdges.length)}${now.index === chosenLevel ? " · chosen" : ""}`;
     byId("level-text").textContent = text;
     level.setAttribute("aria-valuetext", text);
     byId("weight-text").textContent = number(state.least, 2);
     canvas.dataset.edges = shownEdges.length;
-    byId("hint").textContent = shownEdges.length ? "Drag to move, Ctrl and wheel to zoom; arrow keys go from task to task." : emptyWords();
+    byId("hint").textContent = shownEdges.length ? "Drag to move, Ctrl and wheel to zoom; arrow keys go from task to task." : data.edges.length ? emptyWords() : `No links. ${data.axes.length ? "Near means alike: the map shows the two directions in which the models differ most." : "Arrow keys go from task to task."}`;
     refresh();
   };
   level.max = ordered.length - 1;
   level.addEventListener("input", () => setStop(Number(level.value)));
   weight.addEventListener("input", () => { state.least = Number(weight.value); setStop(state.stop); });
   if (ordered.length < 2) byId("level-row").style.display = "none";
+  if (!ordered.some((stop) => stop.edges.length && weightsVary(stop.edges))) byId("weight-row").style.display = "none";
   if (!ordered.some((stop) => stop.edges.length)) document.querySelector(".sliders").style.display = "none";
   if (gains.length && data.placed_by_models) { state.colour = "gain"; document.querySelector('#colour input[value="gain"]').checked = true; }
   byId("colour").addEventListener("change", (event) => { state.colour = event.target.value; refresh(); });
@@ -415,10 +450,28 @@
 
   // ------------------------------------------------------------------ accuracy along the path
 
+  // On a narrow page: a row per level, errors from left to right.
+  const pathRows = (known, W) => {
+    const left = Math.min(150, 0.42 * W), right = 66, step = 30, H = step * known.length;
+    const ends = known.flatMap(([entry]) => [entry.error - (entry.standard_error || 0), entry.error + (entry.standard_error || 0)]);
+    const [least, most] = [Math.min(...ends), Math.max(...ends)], x = (value) => left + 8 + (W - left - right - 16) * (value - least) / (most - least || 1);
+    const svg = drawn("svg", { viewBox: `0 0 ${W} ${H}`, role: "group", "aria-label": "Error of every level" });
+    known.forEach(([entry, k], place) => {
+      const y = step * (place + 0.5), spread = entry.standard_error || 0, chosen = k === chosenLevel;
+      const simple = ["pooled", "hub", "independent"].includes(entry.name);
+      svg.append(drawn("line", { class: "grid", x1: left, x2: W - right, y1: y, y2: y }), drawn("line", { class: "bar-line", x1: x(entry.error - spread), x2: x(entry.error + spread), y1: y, y2: y }),
+        drawn("circle", { class: `dot${simple ? "" : " graph"}`, cx: x(entry.error), cy: y, r: 5 }), drawn("text", { class: chosen ? "strong" : "", x: 0, y: y + 4 }, levelTitle(entry).replace(" for all", "") + (chosen ? " ✓" : "")),
+        drawn("text", { class: chosen ? "strong" : "", x: W, y: y + 4, "text-anchor": "end" }, number(entry.error, 4)));
+      if (chosen) svg.append(drawn("circle", { class: "ring", cx: x(entry.error), cy: y, r: 9 }));
+    });
+    return svg;
+  };
   const drawPath = () => {
     const box = byId("path-chart"), known = levels.map((entry, k) => [entry, k]).filter(([entry]) => entry.error !== null && entry.error !== undefined);
     if (!known.length) { byId("path").style.display = "none"; return; }
-    const W = 1100, H = 250, left = 66, right = 20, top = 16, bottom = 46;
+    const W = Math.max(260, box.clientWidth - 40);
+    if (W < 105 * known.length) { box.replaceChildren(pathRows(known, W)); return; }
+    const H = 250, left = 66, right = 20, top = 16, bottom = 46;
     const ends = known.flatMap(([entry]) => [entry.error - (entry.standard_error || 0), entry.error + (entry.standard_error || 0)]);
     let [least, most] = [Math.min(...ends), Math.max(...ends)];
     const pad = 0.1 * (most - least || most || 1); least -= pad; most += pad;
@@ -437,7 +490,7 @@
       group.append(drawn("title", {}, `${levelTitle(entry)}\nerror ${number(entry.error, 4)} ± ${number(spread, 2)}`), drawn("rect", { x: x(place) - 30, y: top, width: 60, height: H - top - bottom, fill: "transparent" }),
         drawn("line", { class: "bar-line", x1: x(place), x2: x(place), y1: y(entry.error - spread), y2: y(entry.error + spread) }), drawn("circle", { class: `dot${simple ? "" : " graph"}`, cx: x(place), cy: y(entry.error), r: 5 }));
       if (chosen) group.append(drawn("circle", { class: "ring", cx: x(place), cy: y(entry.error), r: 10 }));
-      group.append(drawn("text", { class: chosen ? "strong" : "", x: x(place), y: H - bottom + 22, "text-anchor": "middle" }, simple ? { pooled: "One model", hub: "Common model", independent: "Separate models" }[entry.name] : count(entry.n_edges, "edge")));
+      group.append(drawn("text", { class: chosen ? "strong" : "", x: x(place), y: H - bottom + 22, "text-anchor": "middle" }, simple ? { pooled: "One model", hub: "Common model", independent: "Separate models" }[entry.name] : `Graph, ${links(entry.n_edges)}`));
       group.append(drawn("text", { class: chosen ? "strong" : "", x: x(place), y: H - bottom + 39, "text-anchor": "middle" }, fixed(entry.error, finest) + (chosen ? " · chosen" : "")));
       const open = () => { const place = ordered.findIndex((other) => other.index === k); if (place >= 0) setStop(place); };
       group.addEventListener("click", open); group.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); open(); } });
@@ -498,7 +551,7 @@
     if (spec.swatch) { const c = tasks[i].cluster, big = c < finalSizes.length; cell.append(element("span", { class: "swatch", style: `background:${big ? palette[c % palette.length] : "#a3abb3"};border-radius:${big ? radii[markOf(c)] : "50%"}` }), big ? String(value) : "–"); return cell; }
     cell.textContent = spec.show ? spec.show(value, i) : value;
     if (spec === columns[0]) cell.title = value;
-    if (spec.gain && value !== null) cell.className = value >= 0 ? "gain-up" : "gain-down";
+    if (spec.gain && value !== null && !isZero(value)) cell.className = value > 0 ? "gain-up" : "gain-down";
     if (spec.feature !== undefined && spreads[spec.feature] > 0) {
       const z = (value - sharing[spec.feature].common) / spreads[spec.feature], strength = Math.min(Math.abs(z) / 3, 1) * 34;
       if (strength > 3) cell.style.background = `color-mix(in srgb, var(${z > 0 ? "--good" : "--bad"}) ${strength.toFixed(0)}%, transparent)`;
@@ -538,6 +591,8 @@
   root.dataset.theme = currentTheme();
   buildHead(); buildSharing(); drawPath(); collect(); sizesNow = clusterSizes(); showRows(); paint(); setStop(state.stop);
   new ResizeObserver(() => { draw(); drawStrips(); }).observe(canvas);
+  let pathWidth = byId("path-chart").clientWidth;
+  new ResizeObserver(() => { const now = byId("path-chart").clientWidth; if (now !== pathWidth) { pathWidth = now; drawPath(); } }).observe(byId("path-chart"));
   document.body.dataset.ready = "yes";
   // For tests and for those who look under the hood: where tasks are drawn, in pixels of the canvas.
   window.ggmtlReport = { pointOf: (i) => { project(); return points[i]; }, edges: () => shownEdges, state };

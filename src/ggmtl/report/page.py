@@ -10,7 +10,7 @@ from typing import Any
 from ggmtl.errors import require
 from ggmtl.graph.exports import write_whole
 from ggmtl.report.places import place_tasks
-from ggmtl.summary import describe_gain, describe_graph, summarize
+from ggmtl.summary import describe_gain, describe_graph, describe_meaning, summarize
 
 # Escapes that JSON reads back and HTML cannot mistake for markup; the last two end a line in old scripts.
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -72,6 +72,7 @@ def render_report(summary: dict[str, Any], title: str | None = None) -> str:
         summary=summary,
         # Percentages and ranges stay on one line.
         verdict=summary["verdict"]["text"].replace(" %", "\u00a0%").replace("–", "\u2060–\u2060"),
+        meaning=describe_meaning(summary),
         detail=describe_gain(summary),
         graph_words=describe_graph(summary),
         style=markup((folder / "page.css").read_text(encoding="utf-8")),
@@ -95,7 +96,9 @@ def _payload(summary: dict[str, Any]) -> dict[str, Any]:
     kept = ("features", "tasks", "path", "sharing", "verdict", "n_tasks")
     payload = {key: summary[key] for key in kept}
     edges = summary["graph"]["edges"]
-    return _short({**payload, "graph": graph, "edges": edges, "places": places, "placed_by_models": by_models})
+    axes = summary["map"]["axes"] if by_models and summary["map"] else []
+    drawn = {"edges": edges, "places": places, "placed_by_models": by_models, "axes": axes}
+    return _short({**payload, "graph": graph, **drawn})
 
 
 def _short(value: Any) -> Any:

@@ -32,21 +32,12 @@ def place_tasks(summary: dict[str, Any]) -> tuple[list[list[float]], bool]:
 
 
 def _by_models(summary: dict[str, Any]) -> np.ndarray:
-    """First two principal components of the coefficients, each coefficient in units of its spread."""
-    values = np.array([task["coefficients"] for task in summary["tasks"]], dtype=float)
-    spread = values.std(axis=0)
-    varying = spread > 1e-9 * np.maximum(np.abs(values).max(axis=0), 1e-300)
-    if len(values) < 3 or not varying.any():
-        side = int(np.ceil(np.sqrt(1.6 * len(values))))
-        place = np.arange(len(values))
+    """The map of the models, or a plain grid where they do not differ."""
+    if summary["map"] is None:
+        place = np.arange(summary["n_tasks"])
+        side = int(np.ceil(np.sqrt(1.6 * len(place))))
         return np.column_stack([place % side, place // side]).astype(float)
-    scaled = (values - values.mean(axis=0))[:, varying] / spread[varying]
-    left, size, _ = np.linalg.svd(scaled, full_matrices=False)
-    points = (left * size)[:, :2]
-    points = points if points.shape[1] == 2 else np.column_stack([points, np.zeros(len(points))])
-    # The sign of a singular vector is arbitrary; fixing it keeps the page the same on every machine.
-    sign = np.where(points[np.abs(points).argmax(axis=0), [0, 1]] < 0, -1.0, 1.0)
-    return _spread_evenly(points * sign)
+    return _spread_evenly(np.array(summary["map"]["points"], dtype=float))
 
 
 def _spread_evenly(points: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from ggmtl.errors import InputError, InputTypeError, ParameterError
 from ggmtl.kernels import segment_cross_products
 from ggmtl.statistics.folds import check_fold_number, hash_folds
 from ggmtl.statistics.moments import TaskStatistics
+from ggmtl.tasks import LARGEST, check_range
 
 # Bytes of the row buffer.
 _BUFFER_BYTES = 2**25
@@ -148,6 +149,7 @@ class StatisticsBuilder:
 
     # ------------------------------------------------------------------ summing
 
+    @np.errstate(over="ignore", invalid="ignore")  # judged once, when all rows are there
     def _flush(self) -> None:
         """Add the cross products of the waiting rows to those of their tasks."""
         rows, weight = self._rows[: self._filled], None if self._weight is None else self._weight[: self._filled]
@@ -209,6 +211,7 @@ class StatisticsBuilder:
             self._flush()
         if self._origin is None:
             raise InputError("There are no rows to collect statistics from.")
+        self._check_range()
         self._resize(self.n_tasks)
         names = np.concatenate(self._labels)
         order = np.argsort(names, kind="stable")
@@ -217,6 +220,13 @@ class StatisticsBuilder:
         return TaskStatistics(
             cross.transpose(1, 0, 2, 3), origin, names[order], self.feature_names, self.n_folds is not None
         )
+
+    def _check_range(self) -> None:
+        """Refuse columns whose squares overflowed, or vanished though the column is not zero."""
+        square = np.einsum("nkpp->p", self._cross[: self.n_tasks])
+        largest = np.maximum(np.sqrt(np.delete(square, -2)), np.abs(self._origin))
+        for name, value in zip([*self.feature_names, None], largest.tolist()):
+            check_range(name, min(value, LARGEST) if np.isfinite(value) else np.inf)
 
 
 def _permuted(blocks: np.ndarray, order: np.ndarray) -> np.ndarray:

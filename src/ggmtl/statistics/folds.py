@@ -18,8 +18,11 @@ def deal_folds(data: TaskData, n_folds: int, seed: int = 0) -> np.ndarray:
     """Fold number of every row, shape (rows,).
 
     The rows of a task are ordered by a hash of (seed, row) and dealt out in turn, starting at a fold that the
-    hashes choose. Equal rows share a fold. With ``data.groups`` whole groups are dealt out: within each task
-    where every group belongs to one task, over all tasks otherwise.
+    hashes choose. Equal rows share a fold. Neither the order of rows, nor labels, nor units matter; the order of the
+    columns does, since it tells features of equal values apart.
+
+    With ``data.groups`` whole groups are dealt out: within each task where every group belongs to one task, over all
+    tasks otherwise.
 
     Examples
     --------

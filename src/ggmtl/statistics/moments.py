@@ -58,10 +58,7 @@ class TaskStatistics(StreamReaders):
             Fold number of each row (0, 1, …), or how many folds to deal the rows into.
         """
         data = read_training(X, y, tasks, sample_weight=sample_weight)
-        if folds is not None and np.ndim(folds) == 1 and sample_weight is not None:
-            folds, weight = np.asarray(folds), np.ravel(sample_weight)
-            folds = folds[weight > 0] if len(weight) == len(folds) else folds
-        return cls.from_data(data, folds)
+        return cls.from_data(data, _folds_of_present(folds, sample_weight))
 
     @classmethod
     def from_frame(
@@ -87,7 +84,7 @@ class TaskStatistics(StreamReaders):
         data = read_training(
             table.select([task, *chosen]).to_native(), table[target].to_native(), task=task, sample_weight=weight
         )
-        return cls.from_data(data, folds)
+        return cls.from_data(data, _folds_of_present(folds, weight))
 
     @classmethod
     def from_data(cls, data: TaskData, folds: Any = None) -> TaskStatistics:
@@ -243,6 +240,14 @@ class TaskStatistics(StreamReaders):
         cross[:, np.searchsorted(names, left.task_names)] += left.cross
         cross[:, np.searchsorted(names, right.task_names)] += sign * right._about(left.origin)
         return TaskStatistics(cross, left.origin, names, left.feature_names, keep_folds)
+
+
+def _folds_of_present(folds: Any, sample_weight: Any) -> Any:
+    """The folds given, without those of rows of weight zero, which are rows that are not there."""
+    if folds is None or sample_weight is None or np.ndim(folds) != 1:
+        return folds
+    folds, weight = np.asarray(folds), np.ravel(sample_weight)
+    return folds[weight > 0] if len(weight) == len(folds) else folds
 
 
 def _congruence(cross: np.ndarray, shift: np.ndarray, unit: np.ndarray) -> np.ndarray:

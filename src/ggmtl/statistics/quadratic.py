@@ -42,6 +42,14 @@ class LeastSquares:
         """Number of coefficients of a task."""
         return self.gram.shape[-1]
 
+    def of_tasks(self, tasks: np.ndarray) -> LeastSquares:
+        """The loss of some tasks."""
+        return LeastSquares(self.gram[tasks], self.moment[tasks], self.target_square[tasks], self.count[tasks])
+
+    def scaled(self, unit: np.ndarray) -> LeastSquares:
+        """The same loss as a function of coefficients times `unit`."""
+        return LeastSquares(self.gram / np.outer(unit, unit), self.moment / unit, self.target_square, self.count)
+
     def gradient(self, coefficients: np.ndarray) -> np.ndarray:
         """X_iᵀ(X_i w_i − y_i) of every task, shape (n, p)."""
         return np.matmul(self.gram, coefficients[..., None])[..., 0] - self.moment

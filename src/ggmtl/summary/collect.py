@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from ggmtl.graph import TaskGraph
 from ggmtl.graph.shapes import name_shape
 from ggmtl.path import FoldErrors, reported_graph
+from ggmtl.summary.landscape import landscape_of
 from ggmtl.summary.provenance import fingerprint_of, plain, versions
 from ggmtl.summary.sharing import coefficients_of, sharing_of, slopes_of
 from ggmtl.summary.verdict import best_simple, verdict_of
@@ -33,11 +34,10 @@ def summarize(model: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``verdict`` (text, kind, gain, low, high), ``tasks``, ``graph``, ``path``, ``sharing``, ``features``,
+        ``verdict`` (text, kind, gain, low, high), ``tasks``, ``graph``, ``path``, ``sharing``, ``map``, ``features``,
         ``settings``, ``fingerprint``, ``versions`` and counts; ``json.dumps`` takes it as it is.
     """
-    levels = _levels(model)
-    errors = _fold_errors(model)
+    levels, errors = _by_density(_levels(model), _fold_errors(model))
     graph = model.graph_
     clusters = clusters_of(graph)
     chosen = next((k for k, level in enumerate(levels) if level["chosen"]), None)
@@ -53,6 +53,7 @@ def summarize(model: Any) -> dict[str, Any]:
         "graph": _graph(model, graph, clusters),
         "path": {"levels": levels, "chosen": chosen, "criterion": getattr(model, "criterion_", None)},
         "sharing": sharing_of(model, rows),
+        "map": landscape_of(model, [*map(str, model.feature_names_), "intercept"]),
         "error": None if chosen is None else levels[chosen]["error"],
         "settings": {name: plain(value) for name, value in model.get_params(deep=False).items()},
         "outcome": {name: plain(getattr(model, f"{name}_", None)) for name in ("status", "n_iter", "converged")},
@@ -85,6 +86,16 @@ def _levels(model: Any) -> list[dict[str, Any]]:
         level = {name: plain(value) for name, value in row.items()}
         levels.append({**level, "name": str(row["level"]), **_level_graph(graph)})
     return levels
+
+
+def _by_density(
+    levels: list[dict[str, Any]], errors: FoldErrors | None
+) -> tuple[list[dict[str, Any]], FoldErrors | None]:
+    """Levels as a reader expects them: simple ones, graphs from sparse to dense, separate models; errors alike."""
+    place = {"pooled": -2, "hub": -1, "independent": np.inf}
+    order = sorted(range(len(levels)), key=lambda k: place.get(levels[k]["name"], levels[k]["n_edges"]))
+    known = errors if errors is None else FoldErrors(errors.squared[order], errors.count)
+    return [levels[k] for k in order], known
 
 
 def _level_graph(graph: TaskGraph | None) -> dict[str, Any]:

@@ -17,6 +17,14 @@ _SIMPLE_VERDICTS = {
     "hub": "No structure found beyond the common model.",
     "independent": "Sharing does not help: every task is best served by its own rows.",
 }
+_MEANINGS = {
+    "pooled": "All tasks follow the same model: rows of one task say as much about another as about itself.",
+    "hub": "All tasks follow one common model, and each departs from it in its own way. No two depart alike beyond "
+    "chance, so no link is drawn; every task still learns from all others through the common model.",
+    "independent": "What one task shows does not carry over to another: each model is learned from its own rows.",
+    "empty": "Beyond the common model, no two tasks are alike enough for a link.",
+    "graph": "Linked tasks have models that are closer than the common model explains, and learn from each other.",
+}
 # Normal quantile of the intervals given: 95 %.
 _QUANTILE = 1.96
 
@@ -53,6 +61,11 @@ def graph_verdict(levels, errors, chosen, graph) -> dict[str, Any]:
         text = "The graph shows who is alike; the error is that of the best simple model."
         return {"kind": "graph", "text": text, **gain}
     return {"kind": "graph", "text": f"The graph {change} against the best simple model.", **gain}
+
+
+def meaning_of(kind: str) -> str:
+    """What a verdict means, for someone who has never seen one; empty where it speaks for itself."""
+    return _MEANINGS.get(kind, "")
 
 
 def gain_over_simple(levels: list[dict[str, Any]], errors: FoldErrors | None, chosen: int) -> dict[str, Any]:

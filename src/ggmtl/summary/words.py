@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ggmtl.summary.phrases import count, listing, number, one_line, percent, signed
-from ggmtl.summary.verdict import LEVEL_NAMES, SIMPLE_LEVELS
+from ggmtl.summary.verdict import LEVEL_NAMES, SIMPLE_LEVELS, meaning_of
 
 
 def describe(summary: dict[str, Any]) -> str:
@@ -18,11 +18,17 @@ def describe(summary: dict[str, Any]) -> str:
     lines = [
         head,
         summary["verdict"]["text"],
+        *filter(None, [describe_meaning(summary)]),
         *filter(None, [describe_gain(summary)]),
         *_describe_errors(summary),
     ]
     lines += [f"Graph: {describe_graph(summary)}.", *sharing_lines(summary), *task_line(summary)]
     return "\n".join(lines)
+
+
+def describe_meaning(summary: dict[str, Any]) -> str:
+    """What the verdict means, where no link was found; a graph is its own explanation."""
+    return "" if summary["graph"]["n_edges"] else meaning_of(summary["verdict"]["kind"])
 
 
 def describe_graph(summary: dict[str, Any]) -> str:
@@ -50,15 +56,16 @@ def describe_gain(summary: dict[str, Any]) -> str:
     if verdict["kind"] == "graph" and not verdict["low"] <= 0 <= verdict["high"]:
         errors = {level["name"]: level["error"] for level in summary["path"]["levels"]}
         return (
-            f"The best simple model is {against}: error {number(errors[verdict['against']])} on rows "
-            f"not seen, against {number(summary['error'])} with the graph. The interval is 95 %."
+            f"The best simple model is {against}: error {errors[verdict['against']]:#.4g} on rows "
+            f"not seen, against {summary['error']:#.4g} with the graph. The interval is 95 %."
         )
     change = "below" if verdict["gain"] >= 0 else "above"
-    best = "best simple model" if verdict["kind"] == "graph" else "next best simple model"
-    return (
-        f"Its error on rows not seen is {percent(abs(verdict['gain']))} {change} that of the {best}, "
-        f"{against} (95 % interval of the gain: {signed(verdict['low'])} to {signed(verdict['high'])})."
-    )
+    span = f"(95 % interval of the gain: {signed(verdict['low'])} to {signed(verdict['high'])})"
+    if verdict["kind"] == "graph":
+        subject, other = "Its error", f"that of the best simple model, {against}"
+    else:
+        subject, other = f"The error of {LEVEL_NAMES.get(verdict['kind'], 'the fit')}", f"that of {against}"
+    return f"{subject} on rows not seen is {percent(abs(verdict['gain']))} {change} {other} {span}."
 
 
 def _describe_errors(summary: dict[str, Any]) -> list[str]:
@@ -82,15 +89,17 @@ def error_text(level: dict[str, Any]) -> str:
 
 
 def level_title(level: dict[str, Any]) -> str:
-    """'pooled', 'graph, 14 edges'."""
+    """'hub (the common model)', 'graph, 14 edges'."""
     if level["name"] in SIMPLE_LEVELS:
         return f"{level['name']} ({LEVEL_NAMES[level['name']]})"
-    return f"{level['name']}, {count(level['n_edges'], 'edge')}"
+    return f"{level['name']}, {count(level['n_edges'], 'edge') if level['n_edges'] else 'no edges'}"
 
 
 def sharing_lines(summary: dict[str, Any]) -> list[str]:
     """Which coefficients are shared, partly shared and personal: at most three lines."""
-    lines = []
+    lines: list[str] = []
+    if summary["n_tasks"] == 1:
+        return lines
     for word in ("shared", "partly shared", "personal"):
         names = [entry["feature"] for entry in summary["sharing"] if entry["word"] == word]
         if names:

@@ -1,0 +1,121 @@
+"""Graphs for more tasks than a dense factor allows: neighbours by sampled evidence, and clusters by exact evidence.
+
+Whether the edges pay is left to the honest errors. Clusters have exact evidence at any size; where it prefers them to
+the hub, they are a level of their own.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from scipy.spatial.distance import pdist, squareform
+
+from ggmtl.bilevel.fit import GraphFit
+from ggmtl.bilevel.scaled import ScaledProblem
+from ggmtl.checkpoint import Journal
+from ggmtl.criteria.evidence import (
+    EvidenceModel,
+    GraphChoice,
+    Neighbours,
+    Propose,
+    choose_clusters,
+    hub_evidence,
+    learn_neighbours,
+)
+
+# Clusters are sought where the matrices of all tasks have at most so many numbers.
+CLUSTER_NUMBERS = 1 << 19
+# Edges per task of the sparser graphs along the path, and the rounds that tune their strengths.
+_PER_TASK, _TUNING_ROUNDS = (1.0, 2.0), 1
+# Rounds that a graph which was learned from most of the rows takes to adapt to all of them.
+WARM_ROUNDS = 3
+# Edges of less leverage tie nothing together that the rest of the graph does not.
+_LEVERAGE = 0.2
+# ln r̄ below which the strengths are as good as settled.
+_SETTLED = 0.05
+
+
+def learn_by_samples(
+    problem: ScaledProblem,
+    start: Neighbours,
+    propose: Propose,
+    rounds: int,
+    renewed: int,
+    seed: int,
+    journal: Journal,
+) -> tuple[Neighbours, list[GraphFit]]:
+    """The learned neighbours, and graphs of rising density, those neighbours last.
+
+    Parameters
+    ----------
+    problem : ScaledProblem
+    start : Neighbours
+        Where the rounds start.
+    propose : callable
+        ``propose(models, edges)``: candidates for better models, in scaled coordinates.
+    rounds, renewed : int
+        Rounds, and those of them after which candidates are proposed anew.
+    """
+    inside = journal.inside("dense")
+    journal.note("graphs", partial(_graph_so_far, problem, inside))
+    learn = partial(learn_neighbours, problem.loss, groups=problem.groups, seed=seed)
+    dense = learn(start, propose=propose, rounds=rounds, renewed=renewed, journal=inside)
+    sparser = []
+    for number, share in enumerate(_PER_TASK):
+        chosen = dense.strongest(max(1, int(share * problem.loss.n_tasks)))
+        sparser.append(learn(chosen, rounds=min(rounds, _TUNING_ROUNDS), journal=journal.inside(f"sparser {number}")))
+    return dense, [_neighbour_fit(problem, graph) for graph in (*sparser, dense)]
+
+
+def _neighbour_fit(problem: ScaledProblem, graph: Neighbours, status: str | None = None) -> GraphFit:
+    """Edge values as learned; reported are fixed edges, and those that the rest of the graph does not make idle."""
+    left = abs(float(np.log(graph.common_steps[-1]))) if graph.common_steps else 0.0
+    outcome = {
+        "iterations": len(graph.common_steps),
+        "status": status or ("converged" if left < _SETTLED else "stopped"),
+        "certificate": left,
+        "history": graph.common_steps,
+    }
+    told = graph.fixed | (graph.leverage > _LEVERAGE)
+    reported = np.where(told, np.maximum(graph.leverage, graph.fixed), 0.0)
+    return problem.as_fit(
+        graph.edges,
+        graph.edge_values,
+        graph.hub,
+        graph.coefficients,
+        value=float("nan"),
+        outcome=outcome,
+        reported=reported,
+        supported=bool(graph.fixed.any()),
+    )
+
+
+def _graph_so_far(problem: ScaledProblem, journal: Journal) -> list[GraphFit]:
+    """The graph of the last round, nothing where there was none."""
+    state = journal.resume("rounds")
+    return [] if state is None else [_neighbour_fit(problem, Neighbours(**state), "interrupted")]
+
+
+def clusters_of_many(problem: ScaledProblem, dense: Neighbours, any_pair: bool) -> GraphChoice | None:
+    """The best clusters, where exact evidence prefers them to the hub.
+
+    Parameters
+    ----------
+    problem : ScaledProblem
+    dense : Neighbours
+        Whose models say which tasks are near.
+    any_pair : bool
+        Whether clusters may join tasks that are no edge of `dense`.
+    """
+    loss = problem.loss
+    model = EvidenceModel(loss, dense.edges, np.ones(loss.n_features), problem.hub)
+    distances = squareform(pdist(dense.coefficients, "sqeuclidean"))
+    alone = hub_evidence(loss, problem.hub, model.ridge).value
+    clusters = choose_clusters(model, distances, problem.groups, alone, fixed=dense.fixed, any_pair=any_pair)
+    return clusters if clusters is not None and clusters.score > 0 else None
+
+
+def clusters_are_sought(n: int, p: int) -> bool:
+    """Whether so many tasks of so many coefficients have a level of clusters."""
+    return n * p * p <= CLUSTER_NUMBERS

@@ -1,0 +1,255 @@
+"""What a fit has done so far: in memory and, where wanted, in a file from which a killed fit goes on.
+
+A journal has *parts*, computed once and kept whole, and *steps*, the latest state of each search in progress. The file
+holds plain data and arrays, never code, and a fingerprint of the data and parameters that it belongs to.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ggmtl.errors import ModelFileError, ParameterError
+
+logger = logging.getLogger("ggmtl")
+T = TypeVar("T")
+Content = tuple[dict[str, Any], dict[str, np.ndarray]]
+State = dict[str, Any]
+
+# Seconds between two writes; and no more than one part in so many of the time goes into writing.
+INTERVAL, _PATIENCE = 2.0, 10.0
+_KIND = "checkpoint"
+# Sketches of the data that differ by less are of the same data, summed in another order.
+_SAME = 1e-9
+
+
+@dataclass
+class _Store:
+    """Parts and steps by name, and the file that they are written to."""
+
+    parts: dict[str, Any] = field(default_factory=dict)
+    steps: dict[str, State] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+    write: Callable[[bool], None] | None = None
+    pause: float = 0.0
+    last: float = 0.0
+
+    def changed(self, force: bool = False, finished: bool = False) -> None:
+        """Write the file if it is time to."""
+        now = time.monotonic()
+        if self.write is None or not (force or now - self.last >= self.pause):
+            return
+        self.write(finished)
+        self.last = time.monotonic()
+        self.pause = max(INTERVAL, _PATIENCE * (self.last - now)) if INTERVAL > 0 else 0.0
+
+    def drop(self, prefix: str) -> None:
+        for table in (self.parts, self.steps, self.notes):
+            for key in [key for key in table if key.startswith(prefix)]:
+                del table[key]
+
+
+@dataclass(frozen=True)
+class Journal:
+    """A record of parts and steps under a prefix; by default a fresh one in memory.
+
+    Examples
+    --------
+    >>> journal = Journal()
+    >>> journal.once("answer", lambda: 42)
+    42
+    >>> journal.once("answer", lambda: 43)
+    42
+    """
+
+    store: _Store = field(default_factory=_Store)
+    prefix: str = ""
+
+    def inside(self, name: str) -> Journal:
+        """The journal of a piece of work with a name; it is dropped when the part of that name is kept."""
+        return replace(self, prefix=f"{self.prefix}{name}/")
+
+    def once(self, name: str, compute: Callable[[], T]) -> T:
+        """The part of this name: from the journal, or computed now and kept."""
+        key = self.prefix + name
+        if key not in self.store.parts:
+            value = compute()
+            self.store.drop(key + "/")
+            self.store.parts[key] = value
+            self.store.changed()
+        return self.store.parts[key]
+
+    def known(self, name: str) -> Any:
+        """The part of this name, None where it is not there."""
+        return self.store.parts.get(self.prefix + name)
+
+    def step(self, name: str, **state: Any) -> None:
+        """Remember where a search is; written every few seconds."""
+        self.store.steps[self.prefix + name] = state
+        self.store.changed()
+
+    def resume(self, name: str) -> State | None:
+        """Where a search was, None where it has not begun."""
+        return self.store.steps.get(self.prefix + name)
+
+    def note(self, name: str, value: Any) -> None:
+        """Remember in memory only: what to hand out when an interruption ends the fit."""
+        self.store.notes[self.prefix + name] = value
+
+    def noted(self, name: str) -> Any:
+        """What :meth:`note` remembered, None where there is nothing."""
+        return self.store.notes.get(self.prefix + name)
+
+    def save(self, finished: bool = False) -> None:
+        """Write the file now, if there is one; a `finished` one is read back at once by the same fit."""
+        self.store.changed(force=True, finished=finished)
+
+
+def open_journal(
+    path: str | Path,
+    fingerprint: Mapping[str, Any],
+    kinds: Iterable[type],
+    read: Callable[[str | Path], Content],
+    write: Callable[[str | Path, dict[str, Any], dict[str, np.ndarray]], None],
+) -> Journal:
+    """The journal in a file, or a new one that will be written there.
+
+    Parameters
+    ----------
+    path : str or Path
+    fingerprint : mapping
+        What the fit is of: plain values, and arrays where rounding may differ. A file of an unfinished fit with another
+        one is refused; a finished one is overwritten.
+    kinds : iterable of dataclass types
+        What parts may be made of, beside plain values, arrays, lists and tuples.
+    read, write : callables
+        File ↔ plain data and arrays; `write` must replace the file as a whole.
+    """
+    store = _Store()
+    if Path(path).exists():
+        content, arrays = _read(path, read)
+        different = _differences(content["fingerprint"], arrays, fingerprint)
+        if not different:
+            _restore(store, content, arrays, {kind.__name__: kind for kind in kinds}, path)
+        elif not content.get("finished"):
+            raise ParameterError(
+                f"checkpoint {path} belongs to an unfinished fit with other {', '.join(different)}. Use the same data "
+                "and parameters to go on with that fit, delete the file, or name another."
+            )
+
+    def save(finished: bool) -> None:
+        arrays: dict[str, np.ndarray] = {}
+        content = {
+            "kind": _KIND,
+            "finished": finished,
+            "fingerprint": {key: _pack(value, arrays) for key, value in fingerprint.items()},
+            "parts": {key: _pack(value, arrays) for key, value in store.parts.items()},
+            "steps": {key: _pack(value, arrays) for key, value in store.steps.items()},
+        }
+        write(path, content, arrays)
+
+    store.write = save
+    return Journal(store)
+
+
+def sketch(table: np.ndarray) -> np.ndarray:
+    """Two weighted sums of an array of shape (n, …), over the sum of the sizes of its entries; shape (2,).
+
+    They tell data apart, but not the orders in which the same data were summed.
+    """
+    flat = table.reshape(len(table), -1)
+    rows, columns = np.arange(1, len(flat) + 1), np.arange(1, flat.shape[1] + 1)
+    sums = [(flat @ np.cos(a * columns)) @ np.cos(a * rows) for a in (np.sqrt(2.0), np.sqrt(3.0))]
+    return np.array(sums) / max(float(np.abs(flat).sum()), np.finfo(float).tiny)
+
+
+def _read(path: str | Path, read: Callable[[str | Path], Content]) -> Content:
+    try:
+        content, arrays = read(path)
+    except ModelFileError as error:
+        raise ModelFileError(f"checkpoint: {error} Delete the file to start afresh, or name another.") from error
+    if content.get("kind") != _KIND or not all(
+        isinstance(content.get(k), dict) for k in ("fingerprint", "parts", "steps")
+    ):
+        raise ModelFileError(f"checkpoint: {path} is no checkpoint. Name another file.")
+    return content, arrays
+
+
+def _restore(
+    store: _Store,
+    content: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    kinds: Mapping[str, type],
+    path: str | Path,
+) -> None:
+    try:
+        store.parts = {key: _unpack(value, arrays, kinds) for key, value in content["parts"].items()}
+        store.steps = {key: _unpack(value, arrays, kinds) for key, value in content["steps"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelFileError(f"checkpoint {path} is damaged ({error}). Delete it to start afresh.") from error
+    logger.info("going on from %s", path)
+
+
+def _differences(kept: dict[str, Any], arrays: dict[str, np.ndarray], now: Mapping[str, Any]) -> list[str]:
+    """What differs, in words."""
+    then = {key: _unpack(value, arrays, {}) for key, value in kept.items()}
+    out = []
+    for key in [*now, *(key for key in then if key not in now)]:
+        if key not in then or key not in now:
+            out.append(f"{key} (known to one of them only)")
+        elif isinstance(now[key], np.ndarray):
+            close = np.shape(then[key]) == now[key].shape and np.allclose(then[key], now[key], rtol=_SAME, atol=_SAME)
+            if not close:
+                out.append(key)
+        elif then[key] != now[key]:
+            long = max(len(str(then[key])), len(str(now[key]))) > 60
+            out.append(key if long else f"{key} ({then[key]!r} then, {now[key]!r} now)")
+    return out
+
+
+def _pack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """Plain data, with the arrays put aside; numbers that are not whole are arrays too, so that all of them fit."""
+    if value is None or isinstance(value, (bool, str, int)):
+        return value
+    if isinstance(value, (float, np.generic, np.ndarray)):
+        name = f"a{len(arrays)}"
+        arrays[name] = np.asarray(value)
+        return {"$array": name, "plain": not isinstance(value, np.ndarray)}
+    if isinstance(value, (list, tuple)):
+        if len(value) > 1 and all(type(item) is float for item in value):
+            return {"$list": _pack(np.array(value), arrays), "tuple": isinstance(value, tuple)}
+        return {"$list": [_pack(item, arrays) for item in value], "tuple": isinstance(value, tuple)}
+    if isinstance(value, dict):
+        return {"$dict": {str(key): _pack(item, arrays) for key, item in value.items()}}
+    if is_dataclass(value):
+        content = {item.name: _pack(getattr(value, item.name), arrays) for item in fields(value)}
+        return {"$kind": type(value).__name__, "fields": content}
+    raise ModelFileError(f"A checkpoint cannot hold an object of type {type(value).__name__}.")
+
+
+def _unpack(value: Any, arrays: dict[str, np.ndarray], kinds: Mapping[str, type]) -> Any:
+    """The inverse of :func:`_pack`."""
+    if not isinstance(value, dict):
+        return value
+    if "$array" in value:
+        array = arrays[value["$array"]]
+        return array.item() if value["plain"] else array
+    if "$list" in value:
+        items = value["$list"]
+        if isinstance(items, dict):
+            items = _unpack(items, arrays, kinds).tolist()
+        else:
+            items = [_unpack(item, arrays, kinds) for item in items]
+        return tuple(items) if value["tuple"] else items
+    if "$dict" in value:
+        return {key: _unpack(item, arrays, kinds) for key, item in value["$dict"].items()}
+    if "$kind" in value:
+        content = {key: _unpack(item, arrays, kinds) for key, item in value["fields"].items()}
+        return kinds[value["$kind"]](**content)
+    raise ValueError("a value has an unknown form")

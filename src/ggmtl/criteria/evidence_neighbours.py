@@ -1,0 +1,217 @@
+"""Learn the neighbours of very many tasks: evidence from samples, candidates proposed anew as the models get better.
+
+Every round solves for the models and for a few posterior samples beside the present edges, and multiplies
+
+    e_ij ← e_ij · (r_ij/r̄)^a · r̄^b ,      r_ij = [Σ_k R⁽ᵏ⁾_ij] / [E(uᵀu)/σ²] ,      r̄ = Σ e·prior / Σ e·posterior ,
+
+the fixed points of which are those of the evidence (see :mod:`ggmtl.criteria.evidence_learning`). The mean r̄ of all
+edges is known well from few samples and converges slowly, so it takes the longer step: b > a. In the first rounds, edges
+then give way to the nearest pairs among the new models: far better neighbours than those of tasks that were fitted
+alone, for the price of a search. New edges start where the typical edge stands: e_ij E(uᵀu) is the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ggmtl.candidates import CandidateEdges
+from ggmtl.checkpoint import Journal
+from ggmtl.criteria.evidence_edges import EvidenceModel, inner_quadratic, prior_terms
+from ggmtl.criteria.evidence_hub import profiled_noise
+from ggmtl.criteria.evidence_sampling import posterior_noise, sampled_prior_terms
+from ggmtl.criteria.evidence_strengths import group_labels
+from ggmtl.solvers import prepare
+from ggmtl.statistics import LeastSquares
+
+# Rounds, and those of them after which candidates are proposed anew.
+ROUNDS, RENEWED = 6, 4
+# a, b.
+_POWER, _COMMON_POWER = 1.5, 3.0
+# No edge changes by more than this factor, nor all of them together, in one round.
+_LARGEST_STEP = 30.0
+# Samples are taken until samples times coefficients are about so many: a sixth of relative error per edge and round.
+_NUMBERS, _FEWEST, _MOST = 84, 4, 32
+_PRIOR_SAMPLES = 32
+# Up to this many tasks the n × n inverse of the prior is exact and cheap beside the solves.
+_EXACT_PRIOR_TASKS = 300
+# Relative residuals: errors of a percent vanish beside those of the sampling.
+_TOL, _SAMPLE_TOL = 1e-4, 1e-2
+# Edge values below this multiple of the largest are as good as absent.
+_FLOOR = 1e-9
+
+Propose = Callable[..., CandidateEdges]
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """A weighted graph of neighbours and the models beside it.
+
+    Parameters
+    ----------
+    edges, edge_values : arrays of shape (m, 2) and (m,)
+        Pairs of tasks, and e.
+    fixed : array of bool, shape (m,)
+        Edges that must be in the graph.
+    hub : array of shape (p,)
+        h.
+    leverage : array of shape (m,)
+        Mean over coefficients of e_ij R⁽ᵏ⁾_ij, in [0, 1]: how much of what ties i to j is this edge.
+    coefficients : array of shape (n, p)
+        Models.
+    common_steps : tuple of float
+        r̄ of every round; one where the strengths no longer change.
+    """
+
+    edges: np.ndarray
+    edge_values: np.ndarray
+    fixed: np.ndarray
+    hub: np.ndarray
+    leverage: np.ndarray
+    coefficients: np.ndarray
+    common_steps: tuple[float, ...] = ()
+
+    def strongest(self, size: int) -> Neighbours:
+        """The `size` edges of largest leverage, fixed edges before all others."""
+        keep = np.argsort(-(self.leverage + self.fixed), kind="stable")[: max(size, int(self.fixed.sum()))]
+        return self.only(np.sort(keep))
+
+    def only(self, keep: np.ndarray) -> Neighbours:
+        """The same with some of the edges."""
+        return Neighbours(
+            self.edges[keep], self.edge_values[keep], self.fixed[keep], self.hub, self.leverage[keep], self.coefficients
+        )
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """What a round learns: models, samples, noise, and r of every edge with its numerator and denominator."""
+
+    coefficients: np.ndarray
+    samples: np.ndarray
+    noise: float
+    posterior: np.ndarray
+    prior: np.ndarray
+    hub_ratio: np.ndarray
+
+    def expected_squares(self, edges: np.ndarray) -> np.ndarray:
+        """E(uᵀu)/σ² of any pairs."""
+        i, j = edges.T
+        squares = np.square(self.coefficients[i] - self.coefficients[j]).sum(axis=1) / self.noise
+        for k in range(self.samples.shape[2]):
+            sample = self.samples[:, :, k]
+            squares += np.square(sample[i] - sample[j]).sum(axis=1) / self.samples.shape[2]
+        return squares
+
+
+def learn_neighbours(
+    loss: LeastSquares,
+    start: Neighbours,
+    groups: np.ndarray,
+    *,
+    propose: Propose | None = None,
+    rounds: int = ROUNDS,
+    renewed: int = RENEWED,
+    ridge: float = 1e-10,
+    seed: int = 0,
+    journal: Journal | None = None,
+) -> Neighbours:
+    """Run the rounds from `start`; the models are those of the last edges.
+
+    Parameters
+    ----------
+    loss : LeastSquares
+        Losses of the tasks, coefficients scaled so that Λ = 1.
+    start : Neighbours
+    groups : array of int, shape (p,)
+        Coefficients that share a hub strength.
+    propose : callable, optional
+        ``propose(models, edges)``: candidates for these models, `edges` being the present ones; they stay as they are
+        where it is None.
+    rounds, renewed : int
+        Rounds, and those of them after which candidates are proposed anew.
+    seed : int
+        Of the samples.
+    journal : Journal, optional
+        Where the rounds are recorded, and taken up again.
+    """
+    journal = journal or Journal()
+    state, label, known = start, group_labels(groups, loss.n_features), journal.resume("rounds")
+    if known is not None:
+        state = Neighbours(**known)
+    for number in range(len(state.common_steps), rounds):
+        moments = _round(loss, state, label, ridge, np.random.default_rng([seed, number]))
+        state = _step(state, moments, label, max(float(loss.count.mean()), 1.0))
+        if propose is not None and number < renewed:
+            state = _renew(state, moments, propose(moments.coefficients, state.edges))
+        journal.step("rounds", **vars(state))
+    solver = prepare(_model(loss, state, ridge).system(state.edge_values))
+    models = solver.solve(loss.moment, start=state.coefficients, tol=1e-6).require(1e-4).value
+    return Neighbours(**{**vars(state), "coefficients": models})
+
+
+def _model(loss: LeastSquares, state: Neighbours, ridge: float) -> EvidenceModel:
+    return EvidenceModel(loss, state.edges, np.ones(loss.n_features), state.hub, ridge)
+
+
+def _round(
+    loss: LeastSquares, state: Neighbours, label: np.ndarray, ridge: float, random: np.random.Generator
+) -> _Moments:
+    model = _model(loss, state, ridge)
+    system = model.system(state.edge_values)
+    solver = prepare(system)
+    models = solver.solve(loss.moment, start=state.coefficients, tol=_TOL).require(1e-2).value
+    n_samples = int(np.clip(-(-_NUMBERS // loss.n_features), _FEWEST, _MOST))
+    samples = solver.solve(posterior_noise(system, n_samples, random), tol=_SAMPLE_TOL).require(2 * _SAMPLE_TOL).value
+    noise = profiled_noise(loss, inner_quadratic(model, state.edge_values, models))[1]
+    if loss.n_tasks <= _EXACT_PRIOR_TASKS:
+        prior = prior_terms(model, state.edge_values)
+    else:
+        prior = sampled_prior_terms(model, state.edge_values, _PRIOR_SAMPLES, random, _SAMPLE_TOL)
+    spread = np.square(models - models.mean(axis=0)).sum(axis=0) / noise
+    spread += np.square(samples - samples.mean(axis=0)).sum(axis=0).mean(axis=1)
+    hub_ratio = np.bincount(label, prior.trace) / np.bincount(label, spread)
+    moments = _Moments(models, samples, noise, np.empty(0), prior.resistance.sum(axis=1), hub_ratio[label])
+    return _Moments(**{**vars(moments), "posterior": moments.expected_squares(state.edges)})
+
+
+def _step(state: Neighbours, moments: _Moments, label: np.ndarray, unit: float) -> Neighbours:
+    """New edge values and hub; `unit` is the mean number of rows of a task."""
+    values, tiny = state.edge_values, np.finfo(float).tiny
+    if not len(values):
+        return Neighbours(
+            **{**vars(state), "coefficients": moments.coefficients, "common_steps": (*state.common_steps, 1.0)}
+        )
+    common = float((values * moments.prior).sum() / max((values * moments.posterior).sum(), tiny))
+    ratio = moments.prior / np.maximum(moments.posterior, tiny) / common
+    factor = np.clip(ratio, 1 / _LARGEST_STEP, _LARGEST_STEP) ** _POWER
+    changed = values * factor * np.clip(common**_COMMON_POWER, 1 / _LARGEST_STEP, _LARGEST_STEP)
+    changed = np.maximum(changed, _FLOOR * changed.max())
+    changed = np.where(state.fixed, np.maximum(changed, np.median(changed)), changed)
+    hub = np.clip(state.hub * np.clip(moments.hub_ratio, 0.1, 10.0) ** _POWER, 1e-6 * unit, 1e6 * unit)
+    leverage = np.clip(values * moments.prior / len(state.hub), 0.0, 1.0)
+    steps = (*state.common_steps, common)
+    return Neighbours(state.edges, changed, state.fixed, hub, leverage, moments.coefficients, steps)
+
+
+def _renew(state: Neighbours, moments: _Moments, candidates: CandidateEdges) -> Neighbours:
+    """The candidates in place of the present edges; those that were there keep their values."""
+    n, edges = len(state.coefficients), candidates.edges
+    if not len(state.edges):
+        return state
+    keys, wanted = state.edges @ [n, 1], edges @ [n, 1]
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    kept = keys[place] == wanted
+    typical = float(np.median(state.edge_values * moments.posterior))
+    fresh = typical / np.maximum(moments.expected_squares(edges), np.finfo(float).tiny)
+    return Neighbours(
+        edges,
+        np.where(kept, state.edge_values[place], fresh),
+        candidates.fixed,
+        state.hub,
+        np.where(kept, state.leverage[place], 0.0),
+        state.coefficients,
+        state.common_steps,
+    )

@@ -1,0 +1,70 @@
+"""Tasks that are unlike all others.
+
+Clusters of three tasks or more (or all tasks, where there are none) have centres c_g, the medians of their models, and
+a spread s_k about them. A task by itself is unlike all others when
+
+    min_g Σ_k (w_ik − c_gk)² / (s_k² + Var w_ik)
+
+is beyond what chance gives among so many tasks: the χ² quantile of 1 − 0.05/n.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import chi2
+
+from ggmtl.regressor import GGMTLRegressor
+
+_SMALLEST_GROUP = 3
+_FEWEST_TASKS = 5
+# The median absolute deviation of a normal variable, as a share of its standard deviation.
+_MAD = 0.6745
+
+
+def unlike_others(model: GGMTLRegressor) -> np.ndarray:
+    """Which tasks are unlike all others, array of bool of shape (n,); none among fewer than five tasks.
+
+    Examples
+    --------
+    >>> from ggmtl.datasets import make_clusters
+    >>> data = make_clusters(2, n_tasks=8, n_features=2, random_state=0)
+    >>> model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
+    >>> int(unlike_others(model).sum())
+    0
+    """
+    models = model._coefficients
+    n, width = models.shape
+    if n < _FEWEST_TASKS:
+        return np.zeros(n, dtype=bool)
+    group, alone = _groups(model)
+    centres = np.array([np.median(models[group == g], axis=0) for g in range(group.max() + 1)])
+    within = np.where((group >= 0)[:, None], models - centres[group], np.nan)
+    spread = np.nanmedian(np.abs(within), axis=0) / _MAD
+    variance = spread**2 + _variances(model)
+    offset = (models[:, None] - centres) ** 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(offset > 0, offset / variance[:, None], 0.0)
+    return alone & (ratio.sum(axis=2).min(axis=1) > chi2.ppf(1.0 - 0.05 / n, df=width))
+
+
+def _groups(model: GGMTLRegressor) -> tuple[np.ndarray, np.ndarray]:
+    """Group of every task, −1 for none, and which tasks are judged."""
+    clusters = model.graph_.clusters()
+    sizes = np.bincount(clusters)
+    kept = sizes >= _SMALLEST_GROUP
+    if kept[clusters].mean() < 0.5:
+        return np.zeros(len(clusters), dtype=np.int64), np.ones(len(clusters), dtype=bool)
+    number = np.where(kept, np.cumsum(kept) - 1, -1)
+    return number[clusters], ~kept[clusters]
+
+
+def _variances(model: GGMTLRegressor) -> np.ndarray:
+    """Posterior variance of every coefficient in scaled units, shape (n, p)."""
+    if model._statistics is not None:
+        posterior = model._posterior()
+        return posterior.noise * np.einsum("npp->np", posterior.covariance)
+    # A file keeps standard errors in the units of the data, where that of an intercept depends on the slopes: leave
+    # intercepts out.
+    scaling = model._scaling
+    errors = model._standard_errors_used()[:, : len(scaling.scale)] * scaling.scale / scaling.target_scale
+    return np.pad(errors**2, ((0, 0), (0, model._coefficients.shape[1] - errors.shape[1])), constant_values=np.inf)

@@ -1,0 +1,248 @@
+"""What a resample of the rows is, and which graph it would have given.
+
+The rows of every task are dealt once into small blocks. A bootstrap resample draws, per task, as many blocks as there
+are, with replacement; its statistics are a weighted sum of the blocks' statistics, so no row is read twice. With the
+validation criterion, strengths are held at the fitted ones and the edges relearned from where the fit left them; with
+evidence, the edges are learned again from the hub, whose strength is held, among the candidates of the fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from ggmtl.bilevel import GraphFit, Settings, learn_by_evidence
+from ggmtl.candidates import CandidateEdges, cross_fit
+from ggmtl.criteria import HoldOut, Sparsity, evaluate_folds
+from ggmtl.errors import InputError
+from ggmtl.graph import TaskGraph
+from ggmtl.optimizers import Box, quasi_newton
+from ggmtl.path import candidate_models, hub_level, reported_graph
+from ggmtl.regressor import GGMTLRegressor
+from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics, deal_folds
+from ggmtl.tasks import read_training
+
+_BLOCKS = 20
+# Outer steps per resample: the edges start where the fit left them.
+_STEPS = 15
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all resamples share.
+
+    Parameters
+    ----------
+    start : GraphFit
+        The fitted graph on the candidate edges.
+    settings : Settings
+    sparsity : Sparsity
+        Of the outer problem at the fit.
+    fixed : array of bool, shape (m,)
+        Edges that must be there.
+    masks : list of arrays of bool
+        Per held-out fold, the edges that its training rows propose.
+    fold : array of shape (blocks,)
+        Fold of each block.
+    first_scored : int
+    hub : GraphFit, optional
+        Where evidence is the criterion: the hub without edges, from which it starts.
+    place : int
+        Where evidence is the criterion: the level of the fit among its graphs, counted from the densest, −1.
+    """
+
+    start: GraphFit
+    settings: Settings
+    sparsity: Sparsity
+    fixed: np.ndarray
+    masks: list[np.ndarray]
+    fold: np.ndarray
+    first_scored: int
+    hub: GraphFit | None = None
+    place: int = -1
+
+
+# ---------------------------------------------------------------------- blocks
+
+
+def blocks_of(model: GGMTLRegressor, X: Any, y: Any, tasks: Any) -> tuple[list[LeastSquares], int]:
+    """The scaled loss of every block of rows."""
+    check_is_fitted(model, "coef_")
+    data = read_training(X, y, tasks, task=model.task, estimator=type(model).__name__)
+    if not np.array_equal(data.task_names, model.tasks_):
+        raise InputError("edge_stability needs rows of exactly the tasks that the model was fitted on.")
+    data = model._check_features(data)
+    seed = 0 if model.random_state is None else int(model.random_state)
+    statistics = TaskStatistics.from_data(data, deal_folds(data, _BLOCKS, seed))
+    return model._scaling.design(statistics), seed
+
+
+def draw(blocks: Sequence[LeastSquares], random: np.random.Generator) -> np.ndarray:
+    """How often each block of each task is drawn, shape (blocks, n); as many draws as a task has blocks."""
+    filled = np.array([block.count > 0 for block in blocks]).T
+    number = filled.sum(axis=1)
+    return random.multinomial(number, filled / number[:, None]).T.astype(float)
+
+
+def weighted(blocks: Sequence[LeastSquares], weights: np.ndarray) -> LeastSquares:
+    """Σ_b weight_b · block_b, weights of shape (blocks, n)."""
+    first = blocks[0]
+    total = [np.zeros_like(part) for part in (first.gram, first.moment, first.target_square, first.count)]
+    for weight, block in zip(weights, blocks):
+        if weight.any():
+            total[0] += weight[:, None, None] * block.gram
+            total[1] += weight[:, None] * block.moment
+            total[2] += weight * block.target_square
+            total[3] += weight * block.count
+    return LeastSquares(*total)
+
+
+def _folded(plan: Plan, blocks: Sequence[LeastSquares], weights: np.ndarray) -> FoldedLoss:
+    folds = range(int(plan.fold.max()) + 1)
+    parts = tuple(weighted(blocks, np.where(plan.fold[:, None] == k, weights, 0.0)) for k in folds)
+    return FoldedLoss(parts, plan.first_scored)
+
+
+# ---------------------------------------------------------------------- what resamples share
+
+
+def plan_of(model: GGMTLRegressor, blocks: list[LeastSquares]) -> Plan:
+    """What all resamples of these blocks share."""
+    settings, fit = model._settings_used, replace(model._fit_used, reported_weights=None)
+    folds, first_scored = _folds_of_blocks(model)
+    # Few rows fill fewer blocks.
+    folds = folds[: len(blocks)]
+    plan = Plan(fit, settings, settings.sparsity, np.zeros(0, dtype=bool), [], folds, first_scored)
+    folded = _folded(plan, blocks, np.ones((len(blocks), len(model.tasks_))))
+    if model.criterion_ == "evidence":
+        hub = hub_level(folded.total, settings)
+        proposed = settings.candidates.propose(candidate_models(folded.total, settings, hub), model.tasks_)
+        edges, fixed = _with_edges(proposed, [level.edges for level in model._path_result.levels], len(model.tasks_))
+        return replace(plan, start=replace(fit, edges=edges), fixed=fixed, hub=hub, place=_place(model))
+    if not np.isfinite(fit.hub).all() or not (fit.coupling > 0).any():
+        # No edge had a strength: there is none to relearn.
+        return replace(plan, start=replace(fit, edges=fit.edges[:0], edge_values=fit.edge_values[:0]))
+    models = [candidate_models(folded.training(k), settings) for k in folded.scored]
+    proposed, masks = cross_fit(settings.candidates, models, model.tasks_)
+    start, position = _join(fit, proposed)
+    fixed = np.zeros(len(start.edges), dtype=bool)
+    fixed[position] = proposed.fixed
+    plan = replace(plan, start=start, fixed=fixed, masks=[_spread(mask, position, fixed) for mask in masks])
+    return replace(plan, sparsity=_sparsity_at(plan, folded))
+
+
+def _with_edges(proposed: CandidateEdges, more: Sequence[np.ndarray], n_tasks: int) -> tuple[np.ndarray, np.ndarray]:
+    """The proposed edges and those that a level has used, and which of them must be there."""
+    own = proposed.edges @ [n_tasks, 1]
+    keys = np.unique(np.concatenate([own, *(np.sort(edges, axis=1) @ [n_tasks, 1] for edges in more)]).astype(np.int64))
+    fixed = np.zeros(len(keys), dtype=bool)
+    fixed[np.searchsorted(keys, own)] = proposed.fixed
+    return np.column_stack([keys // n_tasks, keys % n_tasks]), fixed
+
+
+def _place(model: GGMTLRegressor) -> int:
+    result = model._path_result
+    graphs = [k for k, level in enumerate(result.levels) if level.name == "graph"]
+    return graphs.index(result.chosen) - len(graphs) if result.chosen in graphs else -1
+
+
+def _folds_of_blocks(model: GGMTLRegressor) -> tuple[np.ndarray, int]:
+    if model._scored_from and not hasattr(model.validation, "split"):
+        held = max(1, round(float(model.validation) * _BLOCKS))
+        return (np.arange(_BLOCKS) < held).astype(np.int64), 1
+    statistics = model._statistics
+    number = statistics.n_folds if statistics is not None and statistics.n_folds > 1 else 5
+    return np.arange(_BLOCKS) % min(number, _BLOCKS), 0
+
+
+def _join(fit: GraphFit, proposed: CandidateEdges) -> tuple[GraphFit, np.ndarray]:
+    """The fit on its own and the proposed edges, and where the proposed ones are among them."""
+    size = int(max(fit.edges.max(initial=0), proposed.edges.max(initial=0))) + 1
+    own, new = np.sort(fit.edges, axis=1) @ [size, 1], proposed.edges @ [size, 1]
+    keys = np.union1d(own, new).astype(np.int64)
+    values = np.zeros(len(keys))
+    values[np.searchsorted(keys, own)] = fit.edge_values
+    edges = np.column_stack([keys // size, keys % size])
+    return replace(fit, edges=edges, edge_values=values), np.searchsorted(keys, new)
+
+
+def _spread(mask: np.ndarray | None, position: np.ndarray, fixed: np.ndarray) -> np.ndarray:
+    out = np.zeros(len(fixed), dtype=bool)
+    out[position] = True if mask is None else mask
+    return out
+
+
+def _sparsity_at(plan: Plan, folded: FoldedLoss) -> Sparsity:
+    """The entropy weight γ for which the fit is stationary: ∂loss/∂e + ξe + η = γ ln e on its free edges."""
+    sparsity = plan.settings.sparsity
+    free = (plan.start.edge_values > 1e-4) & (plan.start.edge_values < 1 - 1e-4)
+    if sparsity.edge_entropy or not free.any():
+        return sparsity
+    e = plan.start.edge_values
+    parts = evaluate_folds(_hold_outs(plan, folded), e, tol=1e-6)
+    slope = np.sum([part.edges for part in parts], axis=0) + sparsity.value_and_gradient(e)[1]
+    log = np.log(e[free])
+    gamma = float(slope[free] @ log / (log @ log))
+    return replace(sparsity, edge_entropy=max(gamma, 0.0))
+
+
+def _hold_outs(plan: Plan, folded: FoldedLoss) -> list[HoldOut]:
+    start, settings = plan.start, plan.settings
+    return [
+        HoldOut(
+            settings.problem(folded.training(k), start.edges, start.coupling, start.hub),
+            folded.parts[k],
+            mask,
+            settings.hypergradient,
+        )
+        for k, mask in zip(folded.scored, plan.masks)
+    ]
+
+
+# ---------------------------------------------------------------------- one resample
+
+
+def resample(plan: Plan, blocks: list[LeastSquares], weights: np.ndarray) -> TaskGraph:
+    """The graph that a resample would have reported."""
+    names = np.arange(weights.shape[1])
+    if not len(plan.start.edges):
+        return TaskGraph.empty(names)
+    if plan.hub is not None:
+        candidates = CandidateEdges(plan.start.edges, plan.fixed)
+        graphs = learn_by_evidence(weighted(blocks, weights), plan.settings, lambda *_: candidates, plan.hub)
+        fit = graphs[max(plan.place, -len(graphs))]
+    else:
+        values = _relearn_by_validation(plan, _folded(plan, blocks, weights))
+        fit = replace(plan.start, edge_values=values)
+    return reported_graph(fit, names, plan.settings.slopes)
+
+
+def _typical(fit: GraphFit, default: float) -> float:
+    present = fit.edge_values[fit.edge_values > 0]
+    return float(np.median(present)) if len(present) else default
+
+
+def _relearn_by_validation(plan: Plan, folded: FoldedLoss) -> np.ndarray:
+    """Minimise F over e, strengths held."""
+    parts = _hold_outs(plan, folded)
+    scale = max(sum(part.validation.value(np.zeros_like(part.validation.moment)) for part in parts), 1e-300)
+    warm = None
+
+    def objective(e: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal warm
+        evaluations = evaluate_folds(parts, e, warm=warm, tol=1e-6)
+        warm = [evaluation.warm for evaluation in evaluations]
+        value, gradient = plan.sparsity.value_and_gradient(e)
+        value += sum(evaluation.value for evaluation in evaluations)
+        return value / scale, (gradient + np.sum([part.edges for part in evaluations], axis=0)) / scale
+
+    box = Box(plan.fixed.astype(float), np.ones(len(plan.fixed)))
+    proposed = np.any(plan.masks, axis=0)
+    # Edges at zero have no way back under the entropy's infinite slope: give them a start inside.
+    start = np.where(proposed, np.maximum(plan.start.edge_values, 0.1 * _typical(plan.start, 0.5)), 0.0)
+    found = quasi_newton(objective, box.project(start), box, max_iter=_STEPS, tol=plan.settings.tol)
+    return np.where(proposed, found.x, 0.0)

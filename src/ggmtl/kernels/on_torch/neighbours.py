@@ -1,0 +1,77 @@
+"""Exact nearest neighbours by matrix products on a torch device.
+
+For points x, the k nearest of x_i lie in at most k groups of points, and those are the k groups with the smallest
+minimum of ‖x_j‖² − 2 x_iᵀx_j. So one matrix product and one minimum over groups per tile find the candidates, whose
+distances are then computed from differences, free of cancellation.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Distances held at a time.
+_TILE_NUMBERS = 1 << 30
+# Points per group, and groups beyond k looked at, because the tile's distances are rounded.
+_GROUP, _SPARE_GROUPS = 64, 4
+
+
+def nearest_neighbours(points: Tensor, k: int, *, tile_numbers: int = _TILE_NUMBERS) -> Tensor:
+    """The `k` nearest other rows of `points` (n, d) for each row, nearest first, shape (n, k)."""
+    n = len(points)
+    k = min(k, n - 1)
+    # The mean is taken away because cancellation grows with the distance from the origin.
+    centred = points - points.mean(0)
+    n_groups = -(-n // _GROUP)
+    columns = _padded_columns(centred, n_groups * _GROUP)
+    found = torch.empty((n, k), dtype=torch.int64, device=points.device)
+    step = max(1, tile_numbers // columns.shape[1])
+    for first in range(0, n, step):
+        rows = slice(first, min(first + step, n))
+        groups = _nearest_groups(centred[rows], columns, n_groups, k + 1 + _SPARE_GROUPS)
+        members = groups.unsqueeze(2) + n_groups * torch.arange(_GROUP, device=points.device)
+        found[rows] = _rank(centred, first, members.flatten(1), k)
+    return found
+
+
+def neighbour_edges(points: Tensor, k: int, **options: int) -> Tensor:
+    """Pairs (i, j), i < j, of which at least one is among the `k` nearest of the other; sorted, shape (m, 2)."""
+    n = len(points)
+    nearest = nearest_neighbours(points, k, **options)
+    source = torch.arange(n, device=points.device).unsqueeze(1).expand_as(nearest)
+    key = torch.minimum(source, nearest) * n + torch.maximum(source, nearest)
+    pairs = torch.unique(key)
+    return torch.stack([pairs // n, pairs % n], dim=1)
+
+
+def _padded_columns(points: Tensor, width: int) -> Tensor:
+    """[−2x, ‖x‖²] as columns, with points at infinity for padding, shape (d + 1, width)."""
+    n, d = points.shape
+    columns = points.new_zeros(d + 1, width)
+    columns[:d, :n] = -2.0 * points.T
+    columns[d, :n] = points.square().sum(1)
+    columns[d, n:] = torch.inf
+    return columns
+
+
+def _nearest_groups(points: Tensor, columns: Tensor, n_groups: int, count: int) -> Tensor:
+    """The groups with the smallest distance to each point; point j is in group j mod n_groups."""
+    queries = torch.cat([points, points.new_ones(len(points), 1)], dim=1)
+    smallest = (queries @ columns).view(len(points), -1, n_groups).amin(1)
+    return smallest.topk(min(count, n_groups), largest=False, sorted=False).indices
+
+
+def _rank(points: Tensor, first: int, members: Tensor, k: int) -> Tensor:
+    """The k nearest among the members of each row, the row itself left out."""
+    out = torch.empty((len(members), k), dtype=torch.int64, device=points.device)
+    step = max(1, (1 << 27) // (members.shape[1] * points.shape[1]))
+    for begin in range(0, len(members), step):
+        rows = slice(begin, min(begin + step, len(members)))
+        candidates = members[rows]
+        own = torch.arange(first + rows.start, first + rows.stop, device=points.device).unsqueeze(1)
+        nearby = points[candidates.clamp(max=len(points) - 1)]
+        distance = nearby.sub_(points[own]).square_().sum(2)
+        distance.masked_fill_((candidates == own) | (candidates >= len(points)), torch.inf)
+        best = distance.topk(k, largest=False, sorted=True).indices
+        out[rows] = candidates.gather(1, best)
+    return out

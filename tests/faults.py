@@ -1,0 +1,249 @@
+"""Plant one fault in the mathematics at a time, in a copy of the package, and see whether the tests notice.
+
+Run by ``make faults``; prints a table, writes it to ``tests/faults.md``, and fails if a fault survives.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A slip: what it is, where, and the tests that must see it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+FAULTS = (
+    Fault(
+        "sign of the hyper-gradient flipped",
+        "hypergradient.py",
+        "edges=-np.einsum(",
+        "edges=np.einsum(",
+        "test_hypergradient.py",
+    ),
+    Fault(
+        "Λ dropped from the squared penalty's hyper-gradient",
+        "inner.py",
+        "return differences * self.coupling",
+        "return differences",
+        "test_hypergradient.py",
+    ),
+    Fault(
+        "factor ½ of the ℓ2 and ℓ1 penalties dropped",
+        "inner.py",
+        "return 0.5 * self.coupling * differences / self.lengths(differences)",
+        "return self.coupling * differences / self.lengths(differences)",
+        "test_inner.py",
+    ),
+    Fault(
+        "an edge pulls one of its two tasks twice (transposed edge)",
+        "inner.py",
+        "np.subtract.at(out, self.edges[:, 1], pull)",
+        "np.subtract.at(out, self.edges[:, 0], pull)",
+        "test_inner.py",
+    ),
+    Fault(
+        "Laplacian not symmetric",
+        "system.py",
+        "np.concatenate([j, i, nodes])",
+        "np.concatenate([j, j, nodes])",
+        "test_system.py",
+    ),
+    Fault(
+        "adjoint solved for the wrong right-hand side",
+        "hypergradient.py",
+        "prepared.solve(outer_gradient, start, tol)",
+        "prepared.solve(problem.loss.moment, start, tol)",
+        "test_hypergradient.py",
+    ),
+    Fault(
+        "ℓ2 Hessian without the uuᵀ/s³ term",
+        "inner.py",
+        "return replace(self.system(0.5 * edge_values / s[:, 0]), curvature=curvature)",
+        "return self.system(0.5 * edge_values / s[:, 0])",
+        "test_inner.py",
+    ),
+    Fault(
+        "hub's rank-one term missing (dense system)",
+        "system.py",
+        "matrix[:, index, :, index] -= (self.hub / n)[:, None, None]",
+        "matrix[:, index, :, index] -= 0.0",
+        "test_system.py",
+    ),
+    Fault(
+        "hub's rank-one term missing (products)",
+        "system.py",
+        "return kernels.Operator(self.gram, diagonal, *lists, self.coupling, self.hub / n)",
+        "return kernels.Operator(self.gram, diagonal, *lists, self.coupling, 0.0 * self.hub)",
+        "test_system.py",
+    ),
+    Fault(
+        "hub's derivative not centred",
+        "hypergradient.py",
+        "a - a.mean(axis=0), b)",
+        "a, b)",
+        "test_hypergradient.py",
+    ),
+    Fault(
+        "entropy term with the wrong sign",
+        "criteria/sparsity.py",
+        "gradient = gradient - self.edge_entropy * logarithm",
+        "gradient = gradient + self.edge_entropy * logarithm",
+        "test_hypergradient.py",
+    ),
+    Fault(
+        "evidence with N instead of N − p degrees of freedom",
+        "criteria/evidence_hub.py",
+        "return max(float(loss.count.sum()) - loss.n_features, 1.0)",
+        "return max(float(loss.count.sum()), 1.0)",
+        "test_evidence.py",
+    ),
+    Fault(
+        "effective resistance without one of its two cross terms",
+        "criteria/evidence_edges.py",
+        "diagonal[i] + diagonal[j] - 2 * inverse[i, j]",
+        "diagonal[i] + diagonal[j] - inverse[i, j]",
+        "test_evidence.py",
+    ),
+    Fault(
+        "Łukasiewicz' conorm as the paper prints it, min(a, b)",
+        "inspection/metrics.py",
+        "return np.minimum(a + b, 1.0)",
+        "return np.minimum(a, b)",
+        "test_metrics.py",
+    ),
+    Fault(
+        "fold leak: candidates from all rows",
+        "bilevel/by_validation.py",
+        "[models(loss) for loss in trainings]",
+        "[models(folded.total) for loss in trainings]",
+        "test_contract.py",
+    ),
+    Fault(
+        "fold leak: the fold held out stays in its training part",
+        "statistics/quadratic.py",
+        "return sum_of(part for j, part in enumerate(self.parts) if j != k)",
+        "return sum_of(part for j, part in enumerate(self.parts))",
+        "test_contract.py",
+    ),
+    Fault(
+        "intercept ridged",
+        "bilevel/fit.py",
+        "ridge = np.where(self.slopes, self.ridge, 0.0)",
+        "ridge = np.where(self.slopes, self.ridge, self.ridge)",
+        "test_contract.py",
+    ),
+    Fault(
+        "coefficients not turned back into the units of X",
+        "statistics/scaling.py",
+        "* (self.target_scale / self.scale)",
+        "* self.target_scale",
+        "test_statistics.py",
+    ),
+    Fault(
+        "weights enter squared",
+        "statistics/moments.py",
+        "rows *= np.sqrt(weight)[:, None]",
+        "rows *= weight[:, None]",
+        "test_statistics.py",
+    ),
+    Fault(
+        "stream folds by position in the batch instead of the row's bits",
+        "statistics/folds.py",
+        "total ^= (column + 0.0).view(np.uint64)",
+        "total ^= np.arange(n_rows, dtype=np.uint64)",
+        "test_streams.py",
+    ),
+)
+
+
+def run_tests(source: Path, tests: str) -> str | None:
+    """Name of the first test that fails on the package in `source`; None where all pass."""
+    environment = os.environ | {"PYTHONPATH": str(source), "GGMTL_KERNELS": "numpy", "OMP_NUM_THREADS": "1"}
+    environment |= {"OPENBLAS_NUM_THREADS": "1"}
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=no", "-rfE"]
+    if tests == "test_contract.py":
+        # Repeated runs in other processes have nothing to say about these faults.
+        options += ["-k", "not bits and not threads and not numba"]
+    command = [sys.executable, "-m", "pytest", *options, f"tests/{tests}"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode == 0:
+        return None
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed[0].split("::")[-1].split("[")[0].split(" ")[0] if failed else f"pytest ended with {done.returncode}"
+
+
+def plant(fault: Fault, source: Path) -> None:
+    """Change the one place in the copy."""
+    file = source / "ggmtl" / fault.file
+    text = file.read_text(encoding="utf-8")
+    if text.count(fault.old) != 1:
+        raise SystemExit(f"{fault.file} must hold {fault.old!r} once; it does {text.count(fault.old)} times.")
+    file.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+
+
+def copy_package(folder: Path) -> Path:
+    """A fresh copy of the package, without compiled files."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "src" / "ggmtl", folder / "ggmtl", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def seen_by(fault: Fault, folder: Path) -> str | None:
+    """The test that sees the fault."""
+    source = copy_package(folder)
+    plant(fault, source)
+    return run_tests(source, fault.tests)
+
+
+def page(rows: list[tuple[Fault, str | None]]) -> str:
+    """The table, and every fault as a change of text."""
+    caught = sum(test is not None for _, test in rows)
+    lines = [
+        "# Seeded faults",
+        "",
+        f"`make faults` (`tests/faults.py`) plants each of {len(rows)} faults alone in a copy of the package and runs",
+        f"a test file on the copy until a test fails. {caught} of {len(rows)} were caught in the last run.",
+        "",
+        "| # | fault | file | first test that fails |",
+        "| --- | --- | --- | --- |",
+    ]
+    for number, (fault, test) in enumerate(rows, 1):
+        lines.append(f"| {number} | {fault.name} | `{fault.file}` | {f'`{test}`' if test else '**none**'} |")
+    for number, (fault, _) in enumerate(rows, 1):
+        lines += ["", f"{number}. {fault.name}", "", "   ```diff", f"   - {fault.old}", f"   + {fault.new}", "   ```"]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Plant every fault, print what saw it, write the page."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = copy_package(Path(folder))
+        for tests in sorted({fault.tests for fault in FAULTS}):
+            broken = run_tests(source, tests)
+            if broken:
+                raise SystemExit(f"{tests} fails without any fault: {broken}")
+        rows = []
+        for fault in FAULTS:
+            rows.append((fault, seen_by(fault, Path(folder))))
+            print(f"{'caught  ' if rows[-1][1] else 'SURVIVED'}  {fault.name}: {rows[-1][1]}", flush=True)
+    (ROOT / "tests" / "faults.md").write_text(page(rows), encoding="utf-8")
+    survived = [fault.name for fault, test in rows if test is None]
+    print(f"{len(rows) - len(survived)} of {len(rows)} faults caught")
+    sys.exit(1 if survived else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""Files from anywhere: a model file, a table or a command line is read rightly or refused in words."""
+
+import csv
+import io
+import struct
+
+import numpy as np
+import pytest
+from harness import assert_finite, attempt, fuzz
+from hypothesis import strategies as st
+from inputs import ODD_NAMES, tables
+
+from ggmtl import GGMTLRegressor, TaskStatistics, load_model
+from ggmtl.graph import TaskGraph
+
+HEADER = struct.calcsize("<8sIIQ32s")
+
+
+@pytest.fixture(scope="module")
+def model_bytes(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    X, tasks = rng.normal(size=(40, 2)), np.repeat(["a", "b", "c", "d"], 10)
+    path = tmp_path_factory.mktemp("models") / "m.ggmtl"
+    GGMTLRegressor(validation=None).fit(X, X.sum(axis=1) + rng.normal(size=40), tasks=tasks).save(path)
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("files")
+
+
+edits = st.lists(
+    st.tuples(st.sampled_from(["flip", "cut", "insert", "zero", "swap"]), st.integers(0, 2**20), st.binary(max_size=9)),
+    max_size=4,
+)
+
+
+def mutate(content, steps):
+    for kind, where, extra in steps:
+        where %= max(len(content), 1)
+        if kind == "flip" and content:
+            content = content[:where] + bytes([content[where] ^ (1 + len(extra))]) + content[where + 1 :]
+        elif kind == "cut":
+            content = content[:where]
+        elif kind == "insert":
+            content = content[:where] + extra + content[where:]
+        elif kind == "zero":
+            content = content[:where] + b"\0" * len(extra) + content[where + len(extra) :]
+        else:
+            content = content[where:] + content[:where]
+    return content
+
+
+@fuzz(ci=150, long=3000, steps=edits, resign=st.booleans())
+def test_a_mutated_model_file_is_refused_or_the_same_model(model_bytes, folder, steps, resign):
+    content = mutate(model_bytes, steps)
+    if resign:
+        content = signed(content)
+    path = folder / "model.ggmtl"
+    path.write_bytes(content)
+    model = attempt(load_model, path)
+    if model is not None:
+        predicted = attempt(model.predict, np.ones((1, 2)), tasks=np.array([model.tasks_[0]]))
+        if content == model_bytes:
+            assert_finite(predicted)
+
+
+def signed(content):
+    """The same file with length and checksum set right, so that the damage reaches the parser."""
+    import hashlib
+
+    if len(content) < HEADER:
+        return content
+    magic, version, header, _, _ = struct.unpack_from("<8sIIQ32s", content)
+    body = content[HEADER:]
+    return struct.pack("<8sIIQ32s", magic, version, header, len(content), hashlib.sha256(body).digest()) + body
+
+
+@fuzz(ci=60, long=1500, content=st.binary(max_size=200))
+def test_noise_is_no_model_file(folder, content):
+    path = folder / "noise.ggmtl"
+    path.write_bytes(content)
+    assert attempt(load_model, path) is None
+
+
+# ---------------------------------------------------------------- tables
+
+cells = st.one_of(
+    st.sampled_from(
+        ["1", "2.5", "-3e2", "", "NA", "nan", "inf", "1e400", "0x10", "1,5", "TRUE", "2026-01-01", *ODD_NAMES]
+    ),
+    st.floats().map(repr),
+    st.text(max_size=5),
+)
+
+
+@st.composite
+def csv_files(draw):
+    """Bytes that are more or less a CSV file with the columns t, x and y."""
+    names = draw(st.sampled_from([["t", "x", "y"], ["t", "x", "y", "z"], ["t", "x", "x"], ["y"], ["t", "x", "y", ""]]))
+    usual = st.one_of(st.sampled_from("abc"), st.integers(0, 3).map(str))
+    number = st.floats(-1e3, 1e3).map(repr)
+    rows = draw(st.lists(st.tuples(usual, number, number), max_size=12))
+    table = [list(row) + ["0"] * (len(names) - 3) for row in rows]
+    for _ in range(draw(st.sampled_from([0, 0, 1, 3]))):
+        if table:
+            row = table[draw(st.integers(0, len(table) - 1))]
+            row[draw(st.integers(0, len(row) - 1))] = draw(cells)
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator=draw(st.sampled_from(["\n", "\r\n"]))).writerows([names, *table])
+    content = text.getvalue().encode("utf-8", errors="surrogatepass")
+    mark = draw(st.sampled_from([b"", b"", b"\xef\xbb\xbf"]))
+    return mark + mutate(content, draw(st.one_of(st.just([]), st.just([]), edits)))
+
+
+def to_rows(content):
+    """The rows of a plain file, by the csv module; None where it is not plain."""
+    try:
+        rows = list(csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline="")))
+        return [(row["t"], float(row["x"]), float(row["y"])) for row in rows]
+    except (UnicodeDecodeError, KeyError, ValueError, TypeError, csv.Error):
+        return None
+
+
+@fuzz(ci=80, long=2000, content=csv_files(), folds=st.sampled_from([None, 2]), drop=st.booleans())
+def test_the_csv_reader(folder, content, folds, drop):
+    pytest.importorskip("pyarrow")
+    path = folder / "rows.csv"
+    path.write_bytes(content)
+    options = {"task": "t", "target": "y", "features": ["x"], "folds": folds, "drop_missing": drop}
+    statistics = attempt(TaskStatistics.from_csv, path, **options)
+    if statistics is None:
+        return
+    assert_finite(statistics.gram, statistics.moment, statistics.count)
+    rows = to_rows(content)
+    if rows is not None and not drop and statistics.count.sum() == len(rows):
+        x = np.array([row[1] for row in rows])
+        np.testing.assert_allclose(statistics.feature_sum.sum(), x.sum(), atol=1e-9 * max(np.abs(x).sum(), 1.0))
+
+
+@fuzz(ci=40, long=600, table=tables(scales=False), steps=st.sampled_from([[], None]), data=st.data())
+def test_the_parquet_reader(folder, table, steps, data):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {"t": table.tasks, "y": table.y} | {f"x{k}": column for k, column in enumerate(table.X.T)}
+    buffer = io.BytesIO()
+    parquet.write_table(arrow.table(columns), buffer)
+    content = mutate(buffer.getvalue(), data.draw(edits) if steps is None else steps)
+    path = folder / "rows.parquet"
+    path.write_bytes(content)
+    statistics = attempt(TaskStatistics.from_parquet, path, task="t", target="y")
+    if statistics is not None and steps is not None:
+        expected = TaskStatistics.from_arrays(table.X, table.y, table.tasks)
+        np.testing.assert_allclose(statistics.count, expected.count)
+        assert statistics.task_names.tolist() == expected.task_names.tolist()
+
+
+@fuzz(ci=30, long=600, names=st.permutations(ODD_NAMES), weight=st.floats(0.01, 1.0))
+def test_exports_of_odd_names_can_be_read_back(folder, names, weight):
+    from xml.etree import ElementTree
+
+    graph = TaskGraph([[0, 1], [1, 2]], [weight, 1.0], np.array(names[:3]))
+    graph.to_graphml(folder / "g.graphml")
+    assert len(ElementTree.parse(folder / "g.graphml").getroot().findall(".//{*}edge")) == 2
+    graph.to_csv(folder / "g.csv")
+    with open(folder / "g.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    assert len(rows) == 3
+    assert not any(cell.startswith(("=", "+", "-", "@")) for row in rows[1:] for cell in row[:2])
+
+
+# ---------------------------------------------------------------- command line
+
+
+@pytest.fixture(scope="module")
+def run():
+    testing = pytest.importorskip("typer.testing")
+    pytest.importorskip("rich")
+    pytest.importorskip("pyarrow")
+    from ggmtl.cli.app import app
+
+    return lambda *arguments: testing.CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def check_run(result):
+    """Done, or refused in words with code 1 or 2; no traceback, no control codes."""
+    assert result.exit_code in (0, 1, 2), result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    assert not any((ord(letter) < 32 and letter not in "\n\t") or letter == "\x7f" for letter in result.output)
+    if result.exit_code:
+        assert len(result.output) > 10
+
+
+@fuzz(ci=30, long=500, content=csv_files(), drop=st.booleans())
+def test_fit_and_predict_by_command(folder, run, content, drop):
+    path, model = folder / "in.csv", folder / "out.ggmtl"
+    path.write_bytes(content)
+    model.unlink(missing_ok=True)
+    flag = ["--drop-missing"] if drop else []
+    result = run("fit", path, "--task", "t", "--target", "y", "--output", model, *flag)
+    check_run(result)
+    assert (result.exit_code == 0) == model.exists()
+    if model.exists():
+        check_run(run("predict", model, path, "--output", folder / "p.csv", "--unseen", "hub", *flag))
+
+
+words = st.one_of(
+    st.sampled_from(
+        ["fit", "predict", "report", "compare", "bench", "--task", "--target", "t", "y", "--folds", "-1", "0"]
+    ),
+    st.sampled_from(
+        ["--output", "--features", ",", "--methods", "hub", "--help", "--version", "--", "-", "", "\x1b[2J"]
+    ),
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=6),
+)
+
+
+@fuzz(ci=60, long=1200, arguments=st.lists(words, max_size=5))
+def test_any_command_line_is_answered(folder, run, arguments, monkeypatch_module):
+    # Commands that take long or write to the working folder by default are tested elsewhere.
+    if not {"demo", "reproduce", "bench"} & set(arguments):
+        check_run(run(*arguments))
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module(folder):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        yield patch
