@@ -14,7 +14,6 @@ The unrolled ones get as many steps as their gradient needs for a relative error
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -201,13 +200,15 @@ def row(name: str, n: int, coupling: float, quick: float, slow: float) -> tuple[
     )
 
 
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def status_bytes(field: str) -> int:
+    """An entry of this process's status: VmRSS is the memory it holds, VmHWM the most it held since it was started."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 def measure_memory(method: str, n: int) -> int:
     """Peak resident bytes of one hyper-gradient, beyond those of an empty process with the same imports."""
-    before = resident_bytes()
+    before = status_bytes("VmRSS")
     criterion, edge_values = make_problem(n, 1.0)
     if method == "closed form":
         criterion.evaluate(edge_values, tol=1e-8)
@@ -216,7 +217,7 @@ def measure_memory(method: str, n: int) -> int:
         differentiate(
             peer.dense if method == "dense" else partial(peer.unrolled, steps=24, preconditioned=True), edge_values
         )
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return status_bytes("VmHWM") - before
 
 
 def peak(method: str, n: int) -> int:
@@ -274,8 +275,8 @@ def main(repeats: int = 5) -> None:
         "## Largest problem in 24 GiB",
         "",
         "Peak resident memory of one hyper-gradient at λ = 1 (statistics of both parts included, imports not), each in "
-        "a process of its own; unrolled: 24 preconditioned steps. The last column continues the growth between the last two sizes, "
-        "linear in n (dense: in n²), to 24 GiB: an estimate, not a run.",
+        "a process of its own; unrolled: 24 preconditioned steps. The last column continues the growth between the "
+        "last two sizes, linear in n (dense: in n²), to 24 GiB: an estimate, not a run.",
         "",
         "| method | measured | growth | tasks in 24 GiB |",
         "| --- | --- | --- | --- |",

@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -160,9 +161,23 @@ def inverse_kernels(bench: Bench) -> None:
     ones = torch.ones(narrow.shape[:2], device=bench.device)
     wide_ones = ones.to(WIDE)
     both = 8.0 * narrow.numel()
+    products = importlib.import_module("ggmtl.kernels.on_torch.products")
+    usual = products.CHUNK_NUMBERS
+
+    def invert(shift: Tensor, power: int | None = None) -> None:
+        products.CHUNK_NUMBERS = usual if power is None else 1 << power
+        try:
+            kernels.inverse_blocks(narrow, shift, store=NARROW)
+        finally:
+            products.CHUNK_NUMBERS = usual
+
     rows = [
-        ("inverse in float32", lambda: kernels.inverse_blocks(narrow, ones), both),
-        ("inverse in float64, kept in float32", lambda: kernels.inverse_blocks(narrow, wide_ones, store=NARROW), both),
+        ("inverse in float32", lambda: invert(ones), both),
+        ("inverse in float64, kept in float32", lambda: invert(wide_ones), both),
+        *(
+            (f"inverse in float64, parts of 2^{k} numbers", partial(invert, wide_ones, k), both)
+            for k in (24, 26, 28, 29)
+        ),
         ("torch.linalg.cholesky_ex, float32", lambda: torch.linalg.cholesky_ex(narrow), both),
         ("torch.linalg.inv_ex, n/20", lambda: torch.linalg.inv_ex(small), both / 20),
         ("torch.cholesky_inverse of the factor, n/20", lambda: torch.cholesky_inverse(small), both / 20),

@@ -11,6 +11,7 @@ of times are of one run, in processor seconds.
 from __future__ import annotations
 
 import argparse
+import copy
 import sys
 import tempfile
 import time
@@ -25,16 +26,18 @@ from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl import GGMTLRegressor
-from ggmtl.datasets import load_exam, load_hsb82, load_school, make_clusters
+from ggmtl.datasets import load_exam, load_school, make_clusters
 from ggmtl.tasks import TaskData
 
 SETS: dict[str, Callable[[], TaskData]] = {
     "exam": load_exam,
     "school": load_school,
-    "hsb82": load_hsb82,
-    "clusters (made)": lambda: make_clusters(5, n_tasks=60, n_features=10, n_samples=60, random_state=0),
+    # Small enough that model and refit both learn by exact evidence, so that the refit is no straw man.
+    "clusters (made)": lambda: make_clusters(5, n_tasks=60, n_features=8, n_samples=60, random_state=1),
 }
 FEW, HELD_OUT_TASKS, TRAINED_ROWS = 5, 0.2, 0.75
+# Splits for which more rows are measured: there is little to tell beside the times.
+SPLITS_OF_ROWS = 2
 REACH = norm.ppf(0.95)
 TARGET = Path(__file__).parent / "results" / "lifecycle.md"
 
@@ -86,6 +89,7 @@ def measure_new_tasks(data: TaskData, seed: int) -> dict[str, float]:
     """Errors, intervals and times of tasks that come later with a few rows."""
     rows = split(data, seed)
     model, _ = fit(data, rows.old_train)
+    edges = float(model.graph_.n_edges)
     whole, refit_seconds = fit(data, np.concatenate([rows.old_train, rows.few]))
     started = time.process_time()
     model._noise_variance()
@@ -110,7 +114,7 @@ def measure_new_tasks(data: TaskData, seed: int) -> dict[str, float]:
         "add_seconds": float(np.mean(seconds)),
         "first_seconds": first_seconds,
         "refit_seconds": refit_seconds,
-        "edges": float(model.graph_.n_edges),
+        "edges": edges,
     }
 
 
@@ -125,11 +129,11 @@ def measure_more_rows(data: TaskData, seed: int) -> dict[str, float]:
     model, _ = fit(data, early)
     out["early"] = error_on_seen(model, data, rows)
     for name, relearn in (("follow", False), ("relearn", True)):
-        model, _ = fit(data, early) if relearn else (model, 0.0)
+        grown = copy.deepcopy(model)
         started = time.process_time()
-        model.partial_fit(*more, relearn=relearn)
+        grown.partial_fit(*more, relearn=relearn)
         out[f"{name}_seconds"] = time.process_time() - started
-        out[name] = error_on_seen(model, data, rows)
+        out[name] = error_on_seen(grown, data, rows)
     return out
 
 
@@ -182,16 +186,16 @@ def checkpoint_table(results: dict[str, dict[str, float]]) -> list[str]:
 
 def new_task_table(results: dict[str, list[dict[str, float]]]) -> list[str]:
     lines = [
-        "| data | error, `add_task` | error, full refit | ratio | error, common model | seconds, `add_task` | "
+        "| data | edges | error, `add_task` | error, full refit | ratio | error, common model | seconds, `add_task` | "
         "seconds, the first | seconds, refit | share of time | 90 % intervals: new tasks | the same, refit | "
         "seen tasks |",
-        "| --- " * 12 + "|",
+        "| --- " * 13 + "|",
     ]
     for name, runs in results.items():
         mean = mean_of(runs)
         ratio = [run["added"] / run["refit"] for run in runs]
         lines.append(
-            f"| {name} | {mean['added']:.4f} | {mean['refit']:.4f} | {np.mean(ratio):.4f} "
+            f"| {name} | {mean['edges']:.1f} | {mean['added']:.4f} | {mean['refit']:.4f} | {np.mean(ratio):.4f} "
             f"({min(ratio):.4f} … {max(ratio):.4f}) | {mean['common']:.4f} | {mean['add_seconds']:.4f} | "
             f"{mean['first_seconds'] + mean['add_seconds']:.4f} | "
             f"{mean['refit_seconds']:.2f} | {100 * mean['add_seconds'] / mean['refit_seconds']:.2f} % | "
@@ -242,8 +246,9 @@ def page(
         "",
         "## More rows",
         "",
-        "A tenth of the rows comes late. `relearn=False` keeps graph and strengths and solves for the models; relearning "
-        "is a fit that needs no old rows, and its result is that of one fit up to the folds that rows are dealt into.",
+        f"A tenth of the rows comes late ({min(seeds, SPLITS_OF_ROWS)} splits). `relearn=False` keeps graph and "
+        "strengths and solves for the models; relearning is a fit that needs no old rows, and its result is that of "
+        "one fit up to the folds that rows are dealt into.",
         "",
         *more_rows_table(rows),
         "",
@@ -268,7 +273,8 @@ def main() -> None:
         for seed in range(chosen.seeds):
             sys.stderr.write(f"{name}, split {seed}\n")
             tasks.setdefault(name, []).append(measure_new_tasks(data, seed))
-            rows.setdefault(name, []).append(measure_more_rows(data, seed))
+            if seed < SPLITS_OF_ROWS:
+                rows.setdefault(name, []).append(measure_more_rows(data, seed))
         files[name] = measure_checkpoint(data)
     text = page(chosen.seeds, tasks, rows, files)
     print(text)

@@ -18,9 +18,10 @@ def main() -> None:
     clusters = make_clusters(n_tasks=65, n_clusters=6, n_features=5, n_samples=25, random_state=0)
     names = np.array([f"Task {task + 1}" for task in clusters.tasks])
     schools = load_exam()
+    labels = np.array([f"School {label}" for label in schools.tasks.tolist()])
     pages = {
         "report-light": (clusters.X, clusters.y, names, None, "light"),
-        "report-dark": (schools.X, schools.y, schools.tasks, "Exam scores in 65 Inner London schools", "dark"),
+        "report-dark": (schools.X, schools.y, labels, "Exam scores in 65 Inner London schools", "dark"),
     }
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
         browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])

@@ -19,7 +19,7 @@ from ggmtl.baselines._chains import effective_sample_size, split_r_hat
 from ggmtl.baselines._coupled import apply_coupled, solve_coupled
 from ggmtl.baselines._gibbs import GibbsState, draw_noise, run_chain, sweep
 from ggmtl.baselines._graphs import covariance_to_graph, partial_correlation
-from ggmtl.baselines._relation_priors import LassoRelation, WishartRelation, draw_wishart
+from ggmtl.baselines._relation_priors import LassoRelation, WishartRelation, draw_inverse_gaussian, draw_wishart
 from ggmtl.baselines._selection import select_by_folds
 from ggmtl.baselines._sparse_precision import sparse_precision
 from ggmtl.baselines.mssl import learn_structure
@@ -321,6 +321,15 @@ def test_wishart_draws_have_the_right_mean_and_spread():
     expected = stats.wishart(5.0, np.linalg.inv(B))
     np.testing.assert_allclose(draws.mean(axis=0), expected.mean(), atol=0.15)
     np.testing.assert_allclose(draws.var(axis=0), expected.var(), rtol=0.15)
+
+
+@pytest.mark.parametrize("mean", [0.1, 1.0, 30.0, 1e10])
+def test_inverse_gaussian_draws_have_their_distribution(mean):
+    draws = draw_inverse_gaussian(np.full(4000, mean), 2.0, np.random.default_rng(1))
+    assert (draws > 0).all()
+    # For a mean without bound, the inverse Gaussian is Lévy's distribution.
+    known = stats.levy(scale=2.0) if mean > 1e6 else stats.invgauss(mean / 2.0, scale=2.0)
+    assert stats.kstest(draws, known.cdf).pvalue > 0.01
 
 
 def test_with_the_relation_held_fixed_the_posterior_mean_is_a_coupled_ridge():

@@ -18,6 +18,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl import GGMTLRegressor, checkpoint, load_model
+from ggmtl.bilevel import by_evidence
 from ggmtl.checkpoint import Journal, open_journal, sketch
 from ggmtl.errors import ModelFileError, ParameterError
 from ggmtl.model_file import read_file, write_file
@@ -65,7 +66,7 @@ class Recorder:
 
         def recorded(journal, name, **state):
             step(journal, name, **state)
-            self.steps.append((journal.prefix + name, len(state["history"])))
+            self.steps.append((journal.prefix + name, len(state.get("history") or state["common_steps"])))
             if len(self.steps) == at:
                 act()
 
@@ -293,6 +294,21 @@ def test_an_interrupted_fit_goes_on_from_its_checkpoint(tmp_path):
     model = fit(checkpoint=path, **EVIDENCE)
     np.testing.assert_array_equal(model.coef_, undisturbed("evidence")[0].coef_)
     assert model.status_ != "interrupted"
+
+
+@pytest.mark.parametrize("at", [2, 9])
+def test_sampled_evidence_goes_on_from_its_checkpoint_too(at, tmp_path, monkeypatch):
+    monkeypatch.setattr(by_evidence, "EXACT_SIZE", 0)
+    with pytest.MonkeyPatch.context() as patch:
+        whole = Recorder(patch)
+        expected = fit(**EVIDENCE)
+    path = tmp_path / "fit.ggmtl"
+    with pytest.warns(ConvergenceWarning, match="interrupted"):
+        model = interrupt_after(at, checkpoint=path, **EVIDENCE)
+    assert model.status_ == "interrupted"
+    after = Recorder(monkeypatch)
+    np.testing.assert_allclose(fit(checkpoint=path, **EVIDENCE).coef_, expected.coef_, rtol=1e-3, atol=1e-4)
+    assert after.steps == whole.steps[at:]
 
 
 # ---------------------------------------------------------------------- the journal itself

@@ -158,9 +158,14 @@ def test_transfer_errors_are_those_of_plain_cross_validation(fitted):
     assert report.chosen == "graph"
 
 
-def test_clusters_with_few_rows_gain_from_the_graph():
+@pytest.fixture(scope="module")
+def few_rows():
     X, y, tasks = make(np.random.default_rng(3), rows=8, noise=1.0)
-    report = transfer_report(GGMTLRegressor().fit(X, y, tasks=tasks))
+    return GGMTLRegressor().fit(X, y, tasks=tasks)
+
+
+def test_clusters_with_few_rows_gain_from_the_graph(few_rows):
+    report = transfer_report(few_rows)
     assert report.gain.low <= report.gain.share <= report.gain.high
     assert report.gain_over_alone.share > 0
     assert len(report.task_gains) == 9
@@ -208,10 +213,8 @@ def test_one_task_has_nothing_to_share():
     assert report.errors.shape == (1, 1)
 
 
-def test_levels_are_ordered_from_simple_to_dense():
-    X, y, tasks = make(np.random.default_rng(3), rows=8, noise=1.0)
-    model = GGMTLRegressor().fit(X, y, tasks=tasks)
-    report = transfer_report(model)
+def test_levels_are_ordered_from_simple_to_dense(few_rows):
+    model, report = few_rows, transfer_report(few_rows)
     assert (report.levels[0], report.levels[1], report.levels[-1]) == ("pooled", "hub", "independent")
     k = report.levels.index(report.chosen)
     assert report.total[k] == pytest.approx(model.validation_error_)
@@ -237,10 +240,10 @@ def test_outlier_tasks_are_flagged_and_no_others():
 
 def test_tasks_of_one_population_are_not_called_outliers():
     flagged = 0
-    for seed in range(10):
+    for seed in range(5):
         X, y, tasks, _ = outliers(seed, share=0.0)
         flagged += unlike_others(GGMTLRegressor(candidates=np.empty((0, 2))).fit(X, y, tasks=tasks)).sum()
-    assert flagged <= 2
+    assert flagged <= 1
 
 
 def test_outliers_of_a_loaded_model_are_the_same(tmp_path):
@@ -260,14 +263,20 @@ def test_whole_numbers_get_their_range_and_no_guess():
 # ---------------------------------------------------------------------- stability
 
 
-def test_progress_of_a_long_run_is_logged(fitted, monkeypatch, capsys):
+def test_progress_of_a_long_run_is_logged(fitted, monkeypatch, caplog):
     monkeypatch.setattr("ggmtl.inspection.stability._FIRST", 0.0)
     X, y, tasks = make(np.random.default_rng(0))
-    rows = (X * [1.0, 100.0, 0.01] + 5.0, 10 * y)
-    edge_stability(fitted, *rows, n_resamples=2, tasks=tasks)
-    assert "edge stability: 1 of 2 resamples" in capsys.readouterr().err
-    edge_stability(fitted, *rows, n_resamples=1, tasks=tasks, verbose=0)
-    assert capsys.readouterr().err == ""
+    caplog.set_level("INFO", "ggmtl")
+    edge_stability(fitted, X * [1.0, 100.0, 0.01] + 5.0, 10 * y, n_resamples=2, tasks=tasks)
+    assert "edge stability: 1 of 2 resamples" in caplog.text
+
+
+def test_explanations_follow_a_model_that_changes():
+    X, y, tasks = make(np.random.default_rng(0))
+    model = GGMTLRegressor(candidates=np.empty((0, 2))).fit(X, y, tasks=tasks)
+    first = explain_edge(model, "t00", "t01").error
+    model.fit(X, 2.0 * y, tasks=tasks)
+    assert explain_edge(model, "t00", "t01").error == pytest.approx(2.0 * first, rel=1e-3)
 
 
 def test_all_blocks_once_are_all_rows(fitted):

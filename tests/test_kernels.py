@@ -240,3 +240,45 @@ def test_numpy_is_always_available():
     assert {"Cycle", "Operator"} <= set(kernels.__all__)
     assert Cycle is reference.Cycle
     assert Operator is reference.Operator
+
+
+def test_the_nearest_in_a_neighbourhood_are_the_nearest_of_all_points_it_reaches(form):
+    random = np.random.default_rng(3)
+    points = random.normal(size=(60, 4))
+    edges = np.unique(np.sort(random.integers(0, 60, (150, 2)), axis=1), axis=0)
+    edges = edges[edges[:, 0] != edges[:, 1]]
+    start, neighbour, _ = kernels.neighbour_lists(edges, np.ones(len(edges)), 60)
+    found = kernels.nearest_in_neighbourhood(points, start, neighbour, 5)
+    linked = np.zeros((60, 60), dtype=bool)
+    linked[tuple(edges.T)] = linked[tuple(edges.T[::-1])] = True
+    reach = linked | (linked.astype(int) @ linked.astype(int) > 0)
+    np.fill_diagonal(reach, False)
+    distance = np.where(reach, np.square(points[:, None] - points[None]).sum(axis=2), np.inf)
+    for i in range(60):
+        expected = np.argsort(distance[i], kind="stable")[: min(5, reach[i].sum())]
+        assert found[i].tolist() == [*expected.tolist(), *[i] * (5 - len(expected))]
+
+
+@pytest.mark.parametrize("threads", ["1", "2", "3"])
+def test_shared_conjugate_gradients_solve_the_system(monkeypatch, threads):
+    pytest.importorskip("numba")
+    monkeypatch.setattr(kernels, "_SHARED_NUMBERS", 0)
+    monkeypatch.setattr(kernels.threads, "_LEAST_NUMBERS", 0)
+    monkeypatch.setenv("GGMTL_THREADS", threads)
+    random = np.random.default_rng(0)
+    X = random.normal(size=(30, 8, 5))
+    edges = np.column_stack([np.arange(29), np.arange(1, 30)])
+    hub = np.full(5, 0.5)
+    system = TaskSystem(np.matmul(X.transpose(0, 2, 1), X), edges, np.ones(29), np.ones(5), hub, np.array(1e-3))
+    right = random.normal(size=(30, 5))
+    solution = ConjugateGradient(system, BlockJacobi.of(system)).solve(right, tol=1e-10)
+    assert solution.succeeded
+    expected = np.linalg.solve(system.dense(), right.ravel()).reshape(30, 5)
+    np.testing.assert_allclose(solution.value, expected, atol=1e-8)
+
+
+def test_ranges_make_up_all_tasks_whatever_the_number_of_threads(monkeypatch):
+    for threads in ("1", "2", "5"):
+        monkeypatch.setenv("GGMTL_THREADS", threads)
+        ranges = kernels.threads.over_tasks(lambda first, last: list(range(first, last)), 13, 1 << 30)
+        assert [k for part in ranges for k in part] == list(range(13))

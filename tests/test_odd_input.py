@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from sklearn.model_selection import GroupKFold, KFold, PredefinedSplit, RepeatedKFold, ShuffleSplit, TimeSeriesSplit
 
-from ggmtl import KNN, GGMTLRegressor, TaskGraph, TaskStatistics
-from ggmtl.errors import InputError, ParameterError
+from ggmtl import KNN, GGMTLRegressor, TaskGraph, TaskStatistics, load_model
+from ggmtl.baselines import HubRegressor
+from ggmtl.errors import InputError, ParameterError, SingularSystemError
 from ggmtl.inspection import edge_stability
 
 SINGLE = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0}
@@ -194,3 +195,44 @@ def test_a_graph_without_edges_has_a_laplacian_of_zeros():
     laplacian = TaskGraph.empty(["a", "b"]).laplacian()
     assert laplacian.dtype == np.float64
     assert not laplacian.toarray().any()
+
+
+# ---------------------------------------------------------------- found by generated cases
+
+
+def test_rounding_noise_of_a_constant_column_gets_no_slope():
+    rng = np.random.default_rng(0)
+    X, tasks = rng.normal(size=(22, 2)), np.tile([0, 1], 11)
+    constant = np.full(22, 1e12)
+    columns = np.column_stack([X, constant, 0.27499 * constant + X @ [0.3, 0.2]])
+    y = X[:, 0] + rng.normal(size=22)
+    model = GGMTLRegressor(validation=None).fit(columns, y, tasks=tasks)
+    plain = GGMTLRegressor(validation=None).fit(X, y, tasks=tasks)
+    assert np.abs(model.coef_[:, 2:]).max() < 1e-20
+    np.testing.assert_allclose(model.predict(columns, tasks=tasks), plain.predict(X, tasks=tasks), atol=1e-3)
+
+
+def test_labels_of_another_kind_are_unknown_not_a_crash(rows):
+    X, y, tasks = rows
+    model = GGMTLRegressor(validation=None).fit(X, y, tasks=tasks)
+    with pytest.raises(InputError, match="not fitted with"):
+        model.predict(X[:1], tasks=np.array(["2026-01-30"], dtype="datetime64[D]"))
+
+
+def test_standard_errors_beyond_single_precision_survive_a_file(rows, tmp_path):
+    X, y, tasks = rows
+    model = GGMTLRegressor(validation=None).fit(X * 1e-52, y, tasks=tasks)
+    model.save(tmp_path / "m.ggmtl")
+    errors = load_model(tmp_path / "m.ggmtl").coefficients()["standard_error"]
+    np.testing.assert_allclose(errors, model.coefficients()["standard_error"], rtol=1e-2)
+
+
+def test_a_matrix_that_cannot_be_factored_is_named_with_remedies(rows, monkeypatch):
+    X, y, tasks = rows
+
+    def fail(*arguments):
+        raise np.linalg.LinAlgError("3-th leading minor not positive definite")
+
+    monkeypatch.setattr(HubRegressor, "_learn", fail)
+    with pytest.raises(SingularSystemError, match="positive ridge"):
+        HubRegressor().fit(X, y, tasks=tasks)

@@ -13,12 +13,15 @@ from matplotlib import pyplot  # noqa: E402
 from matplotlib.collections import LineCollection, PathCollection  # noqa: E402
 from matplotlib.patches import Rectangle  # noqa: E402
 
-from ggmtl import plot  # noqa: E402
+from ggmtl import GGMTLRegressor, plot  # noqa: E402
+from ggmtl.datasets import make_clusters  # noqa: E402
 from ggmtl.errors import InputError, InputTypeError, ParameterError  # noqa: E402
 from ggmtl.graph import TaskGraph  # noqa: E402
+from ggmtl.inspection import transfer_report  # noqa: E402
 from ggmtl.plot.layout import positions  # noqa: E402
 from ggmtl.plot.style import GREY, OKABE_ITO, cluster_styles  # noqa: E402
 from ggmtl.plot.supernodes import heaviest_links  # noqa: E402
+from ggmtl.summary import summarize  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -270,6 +273,18 @@ def test_path_takes_tables_and_rows_without_standard_errors(rows):
         plot.path([])
     with pytest.raises(InputTypeError, match="list of mappings"):
         plot.path(3)
+
+
+def test_gain_takes_a_model_or_a_report():
+    data = make_clusters(2, n_tasks=6, n_features=2, random_state=0)
+    model = GGMTLRegressor(candidates=np.empty((0, 2))).fit(data.X, data.y, tasks=data.tasks)
+    report = transfer_report(model)
+    drawn = sorted(patch.get_width() for patch in plot.gain(report).patches)
+    np.testing.assert_allclose(drawn, sorted(entry.share for entry in report.task_gains))
+    shares = sorted(task["gain"] for task in summarize(model)["tasks"])
+    np.testing.assert_allclose(sorted(patch.get_width() for patch in plot.gain(model).patches), shares)
+    with pytest.raises(InputTypeError, match="a fitted model, a transfer report"):
+        plot.gain(["a", "b"])
 
 
 def test_gain_has_a_named_bar_per_task_largest_first():

@@ -247,6 +247,65 @@ def test_evidence_of_a_new_task_is_the_gaussian_density_of_its_rows():
     )
 
 
+def test_every_prior_has_the_evidence_of_its_own_precision():
+    rng = np.random.default_rng(19)
+    X, y = new_rows(rng, np.array([1.0, -1.0, 0.3]), 4)
+    task = _NewTask(X[0].T @ X[0], X[0].T @ y[0], float(y[0] @ y[0]), 0.25, np.ones(3), np.zeros(3))
+    means, precisions = rng.normal(size=(5, 3)), 0.1 + rng.random((5, 3))
+    found = task.evidence(means, precisions)
+    each = [task.evidence(mean[None], precision)[0] for mean, precision in zip(means, precisions)]
+    np.testing.assert_allclose(found, each)
+    np.testing.assert_allclose(task.misfit(means), ((y[0] - means @ X[0].T) ** 2).sum(axis=1))
+
+
+def test_the_moments_of_a_mixture_are_those_of_its_samples():
+    rng = np.random.default_rng(20)
+    X, y = new_rows(rng, np.array([1.0, -1.0]), 3)
+    task = _NewTask(X[0].T @ X[0], X[0].T @ y[0], float(y[0] @ y[0]), 0.5, np.ones(2), np.zeros(2))
+    means, precisions, share = rng.normal(size=(2, 2)), np.array([[1.0, 2.0], [3.0, 0.5]]), np.array([0.3, 0.7])
+    mean, covariance = task.mixture(means, precisions, share)
+    parts = [task.posterior(m, p) for m, p in zip(means, precisions)]
+    draws = [rng.multivariate_normal(m, 0.5 * c, size=int(200_000 * s)) for (m, c), s in zip(parts, share)]
+    np.testing.assert_allclose(mean, np.concatenate(draws).mean(axis=0), atol=0.01)
+    np.testing.assert_allclose(0.5 * covariance, np.cov(np.concatenate(draws).T), atol=0.01)
+
+
+def clusters_fit(rng, size=5, p=4):
+    """Three cliques of tasks with their models, and rows of a new task near the second."""
+    member = np.repeat(np.arange(3), size)
+    models = (2.0 * rng.normal(size=(3, p)))[member] + 0.1 * rng.normal(size=(3 * size, p))
+    i, j = np.triu_indices(3 * size, 1)
+    edges = np.column_stack([i, j])[member[i] == member[j]]
+    ones, weak = np.ones(len(edges)), np.full(p, 0.02)
+    return GraphFit("graph", edges, ones, np.full(p, 5.0), weak, models, 0.0), member
+
+
+def test_a_new_member_joins_its_cluster_and_a_stranger_none():
+    rng = np.random.default_rng(21)
+    fit, member = clusters_fit(rng)
+    truth = fit.coefficients[member == 1].mean(axis=0) + 0.1 * rng.normal(size=4)
+    rows = least_squares(*new_rows(rng, truth, 5))
+    joined = attach(fit, rows, 0.25)
+    assert joined.neighbours.tolist() == np.flatnonzero(member == 1).tolist()
+    assert np.linalg.norm(joined.coefficients - truth) < 0.5
+    grown = insert_task(fit, joined, 15)
+    assert len(grown.edges) == len(fit.edges) + 5
+    stranger = attach(fit, least_squares(*new_rows(rng, np.array([9.0, -9.0, 9.0, 9.0]), 5)), 0.25)
+    assert len(stranger.neighbours) == 0
+
+
+def test_doubt_about_the_cluster_widens_the_interval():
+    rng = np.random.default_rng(22)
+    fit, member = clusters_fit(rng)
+    clear = attach(fit, least_squares(*new_rows(rng, fit.coefficients[7], 20)), 0.25)
+    # One row that two clusters predict alike leaves open which it is.
+    apart = fit.coefficients[member == 0].mean(axis=0) - fit.coefficients[member == 1].mean(axis=0)
+    x = np.linalg.svd(apart[None])[2][-1]
+    row = x[None, None], np.array([[x @ fit.coefficients[7]]])
+    torn = attach(fit, least_squares(*row), 0.25)
+    assert apart @ torn.covariance @ apart > 20 * (apart @ clear.covariance @ apart)
+
+
 def test_a_task_without_rows_gets_the_common_model():
     rng = np.random.default_rng(12)
     loss, _ = make_loss(rng, 6, 3, 8)

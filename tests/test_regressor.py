@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from ggmtl import GGMTLRegressor, TaskStatistics
+from ggmtl import GGMTLRegressor, TaskStatistics, load_model
 from ggmtl.errors import InputError, ParameterError
 
 FAST = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0, "validation": 0.25}
@@ -276,15 +276,18 @@ def test_without_relearning_new_tasks_are_attached_and_attached_ones_follow_thei
     np.testing.assert_allclose(deviation, other.predict(X, tasks=tasks, return_std=True)[1], rtol=1e-6)
 
 
-def test_a_group_stays_in_its_fold_when_more_of_its_rows_come():
+@pytest.mark.parametrize("kind", [np.int64, str, "datetime64[D]"])
+def test_a_group_stays_in_its_fold_when_more_of_its_rows_come(kind, tmp_path):
     X, y, tasks = make(8)
-    groups = np.arange(len(y)) // 4
+    groups = (np.arange(len(y)) // 4).astype(kind)
     model = GGMTLRegressor(candidates=np.empty((0, 2)), validation=3).fit(X, y, tasks=tasks, groups=groups)
     before = model._statistics.cross[..., -2, -2].copy()
     model.partial_fit(X[:4] + 0.1, y[:4], tasks=tasks[:4], groups=groups[:4], relearn=False)
     added = (model._statistics.cross[..., -2, -2] - before).sum(axis=1)
     assert sorted(added) == [0, 0, 4]
     fold = int(np.argmax(added))
+    model.save(tmp_path / "model", keep_statistics=True)
+    model = load_model(tmp_path / "model")
     model.partial_fit(X[:2] + 0.2, y[:2], tasks=tasks[:2], groups=groups[:2], relearn=False)
     assert (model._statistics.cross[fold, :, -2, -2] - before[fold]).sum() == 6
 

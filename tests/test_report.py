@@ -43,7 +43,16 @@ def model():
 
 @pytest.fixture(scope="module")
 def page(model, tmp_path_factory):
-    return write_report(model, tmp_path_factory.mktemp("report") / "report.html", "Shops & <more>")
+    # Links of clusters weigh the same; here they differ, so that all controls are there.
+    summary = summarize(model)
+    for level in [summary["graph"], *summary["path"]["levels"]]:
+        share = np.linspace(0.3, 1.0, len(level["edges"] or []))
+        level["edges"] = level["edges"] and [
+            [i, j, weight] for (i, j, _), weight in zip(level["edges"], share.tolist())
+        ]
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(render_report(summary, "Shops & <more>"), encoding="utf-8")
+    return path
 
 
 def test_page_needs_no_network(page):
@@ -101,7 +110,7 @@ def test_many_tasks_are_placed_without_overlap():
     n = 900
     tasks = [{"cluster": i // 9, "coefficients": [0.0]} for i in range(n)]
     edges = [[i, i + 1, 1.0] for i in range(n - 1) if i % 9 != 8]
-    summary = {"n_tasks": n, "tasks": tasks, "graph": {"edges": edges}, "path": {"levels": []}}
+    summary = {"n_tasks": n, "tasks": tasks, "graph": {"edges": edges}, "path": {"levels": []}, "map": None}
     points = np.array(place_tasks(summary)[0])
     distance = np.linalg.norm(points[:, None] - points, axis=2) + 9.0 * np.eye(n)
     assert distance.min() > 0.2
@@ -197,7 +206,7 @@ def test_a_task_named_like_markup_is_shown_as_text(tab):
 
 
 def test_table_sorts_filters_and_opens_by_keyboard(tab):
-    tab.get_by_role("button", name="price").click()
+    tab.locator("#table").get_by_role("button", name="price").click()
     values = [
         float(text.replace("−", "-"))
         for text in tab.locator("#table tbody tr td:nth-last-child(4)").all_text_contents()
@@ -235,4 +244,37 @@ def test_a_page_without_links_says_so(browser, tmp_path):
     tab.goto(path.as_uri())
     tab.wait_for_selector("body[data-ready]")
     assert "No links" in tab.text_content("#hint")
+    assert tab.text_content("#graph-title") == "A map of the tasks"
+    assert "No links" in tab.text_content("#panel")
+    tab.close()
+
+
+def test_a_narrow_page_has_no_sideways_scroll_and_a_readable_chart(browser, page):
+    tab = browser.new_page(viewport={"width": 390, "height": 800})
+    tab.goto(Path(page).as_uri())
+    tab.wait_for_selector("body[data-ready]")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    box = tab.locator("#path-chart svg").bounding_box()
+    scale = tab.evaluate("document.querySelector('#path-chart svg').viewBox.baseVal.width") / box["width"]
+    assert scale == pytest.approx(1.0, abs=0.05)
+    tab.close()
+
+
+def test_clusters_say_who_is_in_them(tab, model):
+    about = tab.locator("#panel .about")
+    if model.graph_.clusters().max() + 1 > 1 and about.count():
+        assert "shop" in about.first.text_content()
+
+
+def test_equal_weights_have_no_slider(browser, model, tmp_path):
+    summary = summarize(model)
+    for level in [summary["graph"], *summary["path"]["levels"]]:
+        level["edges"] = level["edges"] and [[i, j, 1.0] for i, j, _ in level["edges"]]
+    path = tmp_path / "equal.html"
+    path.write_text(render_report(summary), encoding="utf-8")
+    tab = browser.new_page()
+    tab.goto(path.as_uri())
+    tab.wait_for_selector("body[data-ready]")
+    assert not tab.locator("#weight-row").is_visible()
+    assert "Strongest links" not in tab.text_content("#panel")
     tab.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from ggmtl.baselines import IndependentRegressor, PooledRegressor
 from ggmtl.bilevel import GraphFit
 from ggmtl.graph.shapes import name_shape
 from ggmtl.path import FoldErrors
-from ggmtl.summary import describe, one_line, summarize
+from ggmtl.summary import describe, describe_meaning, one_line, summarize
 from ggmtl.summary.verdict import gain_over_simple, graph_verdict, verdict_of
 
 
@@ -83,6 +84,47 @@ def test_task_errors_average_to_the_error_of_the_level(model, summary):
         squared = np.array([task["errors"][k] for task in summary["tasks"]]) ** 2
         assert np.sqrt(np.average(squared, weights=rows)) == pytest.approx(level["error"])
     assert summary["error"] == pytest.approx(model.validation_error_)
+
+
+def test_levels_are_ordered_by_density(model):
+    # The level of highest evidence comes last in the path, and may be the one without edges.
+    result = model._path_result
+    graphs = [k for k, fit in enumerate(result.levels) if fit.name == "graph"]
+    nothing = replace(result.levels[graphs[-1]], edges=np.empty((0, 2), int), edge_values=np.empty(0),
+                      reported_weights=np.empty(0))  # fmt: skip
+    levels = [fit if k != graphs[-1] else nothing for k, fit in enumerate(result.levels)]
+    shuffled = replace(result, levels=tuple(levels), chosen=graphs[0])
+    other = copy.copy(model)
+    other._path_result = shuffled
+    other.path_ = shuffled.table(model._scaling.target_scale, model._settings_used.slopes)
+    shown = summarize(other)["path"]["levels"]
+    edges = [level["n_edges"] for level in shown if level["name"] == "graph"]
+    assert edges == sorted(edges)
+    assert [shown[0]["name"], shown[1]["name"], shown[-1]["name"]] == ["pooled", "hub", "independent"]
+    assert {level["error"] for level in shown} == {row["error"] for row in other.path_}
+    assert "graph, no edges" in describe(summarize(other))
+
+
+def test_map_puts_tasks_with_like_models_together(model, summary):
+    points = np.array(summary["map"]["points"])
+    within = np.linalg.norm(points[0] - points[1])
+    assert within < np.linalg.norm(points[0] - points[5])
+    name, rises = summary["map"]["axes"][0][0]
+    values = model.coef_[:, [*map(str, model.feature_names_)].index(name)]
+    assert (np.corrcoef(values, points[:, 0])[0, 1] > 0) == rises
+
+
+def test_equal_models_have_no_map():
+    X, y, task = _rows()
+    assert summarize(PooledRegressor().fit(X, y, tasks=task))["map"] is None
+
+
+def test_a_verdict_without_links_says_what_that_means():
+    X, y, task = _rows(distance=0.0)
+    fitted = summarize(GGMTLRegressor().fit(X, y, tasks=task))
+    assert fitted["graph"]["n_edges"] == 0
+    assert describe_meaning(fitted) in describe(fitted)
+    assert len(describe_meaning(fitted)) > 40
 
 
 def test_edges_of_the_chosen_level_are_those_of_the_graph(model, summary):
@@ -233,4 +275,4 @@ def test_level_without_models_has_no_edges_to_draw(model):
         stored = summarize(model)["path"]["levels"]
     finally:
         model._path_result = result
-    assert [level["edges"] is None for level in stored] == [k != chosen for k in range(len(stored))]
+    assert [level["edges"] is None for level in stored] == [not level["chosen"] for level in stored]

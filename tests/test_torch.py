@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch", reason="the torch form of the kernels needs
 
 from ggmtl import BilevelProblem, TaskStatistics  # noqa: E402
 from ggmtl.criteria.evidence_hub import hub_evidence  # noqa: E402
-from ggmtl.errors import SingularSystemError, SolverError  # noqa: E402
+from ggmtl.errors import InputError, SingularSystemError, SolverError  # noqa: E402
 from ggmtl.kernels import on_torch  # noqa: E402
-from ggmtl.kernels.on_torch import aggregation, hub, multigrid, neighbours, products, solver  # noqa: E402
+from ggmtl.kernels.on_torch import aggregation, hub, memory, multigrid, neighbours, products, solver  # noqa: E402
 from ggmtl.solvers import Direct, prepare  # noqa: E402
 from ggmtl.statistics import LeastSquares  # noqa: E402
 from ggmtl.system import TaskSystem  # noqa: E402
@@ -261,6 +261,12 @@ def test_the_preconditioner_returns_what_it_leaves(device):
     for levels in (1, 2):
         value, left = on_torch.Cycle.of(there, torch.float64, levels)(residual)
         torch.testing.assert_close(left, residual - there.apply(value), rtol=1e-9, atol=1e-9)
+
+
+def test_too_little_memory_is_said_before_any_is_taken(device, monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda _: 1e4)
+    with pytest.raises(InputError, match=r"Solving for 60 tasks with 5 coefficients needs .* GB .* float32"):
+        on_torch.TensorSolver.of(on_device(make_system(), device))
 
 
 # ---------------------------------------------------------------- hyper-gradient

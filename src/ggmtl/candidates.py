@@ -6,8 +6,9 @@ held out, and make the outer criterion look better than it is. Each fold therefo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial, singledispatch
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,9 @@ SMALL_TASKS = 60
 # of a tree in the leading directions: time then grows with the number of tasks, not with its square.
 EXACT_TASKS = 3000
 _TREE_DIRECTIONS, _FIRST_SWEEPS = 5, 3
+
+# ``search(points, k, near)``: as :func:`nearest`.
+Search = Callable[[np.ndarray, int, "np.ndarray | None"], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -49,15 +53,21 @@ class Candidates:
     forbid: Sequence[tuple[Any, Any]] = ()
     uses_models = False
 
-    def propose(self, models: np.ndarray, task_names: np.ndarray, near: np.ndarray | None = None) -> CandidateEdges:
+    def propose(
+        self,
+        models: np.ndarray,
+        task_names: np.ndarray,
+        near: np.ndarray | None = None,
+        search: Search | None = None,
+    ) -> CandidateEdges:
         """Candidate edges for tasks whose models are the rows of `models`.
 
         Distances between rows should be those that matter: the regressor passes coefficients rotated by the
         pooled covariance of the features, so that a distance is one between predictions. Where there are very many
-        tasks, the search is among the neighbours of neighbours in `near`, the edges before.
+        tasks, the search is among the neighbours of neighbours in `near`, the edges before; or as `search` does it.
         """
         n = len(task_names)
-        pairs = _unique(self._pairs(models, task_names, near), n)
+        pairs = _unique(self._pairs(models, task_names, partial(search or nearest, near=near)), n)
         required = _unique(_positions(self.must_link, task_names, "must_link"), n)
         refused = _unique(_positions(self.forbid, task_names, "forbid"), n)
         keys, must, never = (edges @ [n, 1] for edges in (pairs, required, refused))
@@ -68,7 +78,7 @@ class Candidates:
         keep = np.union1d(np.setdiff1d(keys, never), must)
         return CandidateEdges(np.column_stack([keep // n, keep % n]).astype(np.int64), np.isin(keep, must))
 
-    def _pairs(self, models: np.ndarray, task_names: np.ndarray, near: np.ndarray | None) -> np.ndarray:
+    def _pairs(self, models: np.ndarray, task_names: np.ndarray, search: Callable) -> np.ndarray:
         raise NotImplementedError
 
 
@@ -94,10 +104,10 @@ class KNN(Candidates):
     forbid: Sequence[tuple[Any, Any]] = ()
     uses_models = True
 
-    def _pairs(self, models, task_names, near):
+    def _pairs(self, models, task_names, search):
         n = len(models)
         k = _check_neighbours(self.k) if self.k is not None else (n - 1 if n <= SMALL_TASKS else DEFAULT_NEIGHBOURS)
-        return _neighbours(models, k, near)
+        return _neighbours(models, k, search)
 
 
 @dataclass(frozen=True)
@@ -114,7 +124,7 @@ class Complete(Candidates):
     must_link: Sequence[tuple[Any, Any]] = ()
     forbid: Sequence[tuple[Any, Any]] = ()
 
-    def _pairs(self, models, task_names, near):
+    def _pairs(self, models, task_names, search):
         return np.column_stack(np.triu_indices(len(task_names), 1))
 
 
@@ -126,7 +136,7 @@ class Pairs(Candidates):
     must_link: Sequence[tuple[Any, Any]] = ()
     forbid: Sequence[tuple[Any, Any]] = ()
 
-    def _pairs(self, models, task_names, near):
+    def _pairs(self, models, task_names, search):
         return _positions(self.pairs, task_names, "candidates")
 
 
@@ -155,7 +165,7 @@ class Coordinates(Candidates):
     must_link: Sequence[tuple[Any, Any]] = ()
     forbid: Sequence[tuple[Any, Any]] = ()
 
-    def _pairs(self, models, task_names, near):
+    def _pairs(self, models, task_names, search):
         if isinstance(self.xy, dict):
             missing = [name for name in task_names.tolist() if name not in self.xy]
             if missing:
@@ -167,7 +177,7 @@ class Coordinates(Candidates):
             raise InputError(
                 f"Coordinates: xy must be finite, of shape ({len(task_names)}, 2). Got shape {places.shape} instead."
             )
-        return _neighbours(places, _check_neighbours(self.k))
+        return _neighbours(places, _check_neighbours(self.k), search)
 
 
 def as_candidates(value: Any) -> Candidates:
@@ -202,29 +212,42 @@ def cross_fit(
     return union, [union.mask_of(part) for part in own]
 
 
+@singledispatch
+def search_for(loss: Any) -> Search:
+    """Who searches neighbours: NumPy and the kernels, unless the loss lives elsewhere and has registered its own."""
+    return nearest
+
+
 def _check_neighbours(k: int) -> int:
     if k != int(k) or k < 1:
         raise ParameterError(f"k must be a whole number of at least 1. Got {k!r} instead.")
     return int(k)
 
 
-def _neighbours(points: np.ndarray, k: int, near: np.ndarray | None = None) -> np.ndarray:
+def _neighbours(points: np.ndarray, k: int, search: Callable) -> np.ndarray:
     n = len(points)
     if n < 2:
         return np.empty((0, 2), dtype=np.int64)
     if k >= n - 1:
         return np.column_stack(np.triu_indices(n, 1))
-    if n <= EXACT_TASKS:
-        nearest = NearestNeighbors(n_neighbors=int(k)).fit(points).kneighbors(return_distance=False)
-    else:
-        nearest = _approximate_neighbours(points, int(k), near)
-    pairs = np.column_stack([np.repeat(np.arange(n), nearest.shape[1]), nearest.ravel()])
+    found = search(points, int(k))
+    pairs = np.column_stack([np.repeat(np.arange(n), found.shape[1]), found.ravel()])
     return pairs[pairs[:, 0] != pairs[:, 1]]
+
+
+def nearest(points: np.ndarray, k: int, near: np.ndarray | None = None) -> np.ndarray:
+    """The `k` nearest of every point, shape (n, k); a point itself where no other was found.
+
+    Exact up to ``EXACT_TASKS`` points. Beyond, among the neighbours of neighbours in the edges `near`.
+    """
+    if len(points) <= EXACT_TASKS:
+        return NearestNeighbors(n_neighbors=k).fit(points).kneighbors(return_distance=False)
+    return _approximate_neighbours(points, k, near)
 
 
 def _approximate_neighbours(points: np.ndarray, k: int, near: np.ndarray | None) -> np.ndarray:
     """Neighbours of neighbours, nearer in every sweep; first those in the leading directions, by a tree."""
-    n, sweeps = len(points), 1
+    n, sweeps, found = len(points), 1, np.empty((len(points), k), dtype=np.int64)
     if near is None or not len(near):
         centred = points - points.mean(axis=0)
         leading = np.linalg.eigh(centred.T @ centred)[1][:, -_TREE_DIRECTIONS:]
@@ -234,10 +257,10 @@ def _approximate_neighbours(points: np.ndarray, k: int, near: np.ndarray | None)
     for _ in range(sweeps):
         edges = _unique(near, n)
         start, neighbour, _ = kernels.neighbour_lists(edges, np.ones(len(edges)), n)
-        nearest = kernels.nearest_in_neighbourhood(points, start, neighbour, k)
-        near = np.column_stack([np.repeat(np.arange(n), k), nearest.ravel()])
+        found = kernels.nearest_in_neighbourhood(points, start, neighbour, k)
+        near = np.column_stack([np.repeat(np.arange(n), k), found.ravel()])
         near = near[near[:, 0] != near[:, 1]]
-    return nearest
+    return found
 
 
 def _positions(pairs: Any, task_names: np.ndarray, parameter: str) -> np.ndarray:

@@ -53,7 +53,9 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
-    """Return ' Did you mean …?' when a known name is close, else ''."""
+    """Return ' Did you mean …?' when a known name is close, else ''; numbers that look alike mean nothing."""
+    if not isinstance(name, str):
+        return ""
     close = difflib.get_close_matches(str(name), [str(k) for k in known], n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 

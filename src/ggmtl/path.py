@@ -16,7 +16,7 @@ import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
 
 from ggmtl.bilevel import GraphFit, Settings, learn_by_evidence, learn_by_validation
-from ggmtl.candidates import CandidateEdges
+from ggmtl.candidates import CandidateEdges, search_for
 from ggmtl.checkpoint import Journal
 from ggmtl.criteria.evidence import hub_evidence, learn_hub_by_feature
 from ggmtl.errors import ParameterError
@@ -29,7 +29,7 @@ Learner = Callable[..., Sequence[GraphFit]]
 # Levels of the entropy weight γ, in units of the outer loss per candidate edge.
 ENTROPY_LEVELS = (0.0, 0.03, 0.1, 0.3)
 # Numbers in the matrices of all tasks beyond which one fold in place of several is held out.
-LARGE_NUMBERS = 1 << 19
+LARGE_NUMBERS = 1 << 18
 # Edges lighter than this, beside the heaviest edges of their two tasks, are not reported.
 _REPORTED = 0.05
 
@@ -158,7 +158,7 @@ def fit_path(
     logger.info("learning %d tasks by %s", len(task_names), criterion)
     inside, first = journal.inside("levels"), None
     try:
-        if criterion == "evidence" and is_large(*folded.parts[0].moment.shape) and folded.scored:
+        if criterion == "evidence" and is_large(folded.parts[0].n_tasks, folded.parts[0].n_features) and folded.scored:
             folded, first = _first_fold(folded, learn, journal)
         levels = journal.once("levels", lambda: tuple(learn(folded, progress=progress, journal=inside, start=first)))
     except KeyboardInterrupt:
@@ -214,7 +214,8 @@ def cross_validate(
     """Learn every level without each fold in turn, and score it there; folds in the journal are not done again."""
     kept = journal or Journal()
     missing = [k for k in folded.scored if kept.known(_fold_name(k)) is None]
-    if effective_n_jobs(n_jobs) == 1:
+    workers: Any = n_jobs
+    if effective_n_jobs(workers) == 1:
         for k in missing:
             inside = None if journal is None else journal.inside(_fold_name(k))
             kept.once(_fold_name(k), partial(_score, folded, learn, k, inside))
@@ -330,13 +331,13 @@ def learn_levels(
     total = folded.total
     if len(task_names) == 1:
         return [independent_level(total, settings)]
-    simple = journal.once("simple", lambda: simple_levels(total, settings, start and start[1]))
+    simple = journal.once("simple", lambda: simple_levels(total, settings, start[1] if start else None))
     hub = simple[1] if settings.hub else None
     if criterion == "evidence":
         root = covariance_root(total)
 
         def propose(models: np.ndarray, near: np.ndarray | None = None) -> CandidateEdges:
-            return settings.candidates.propose(models @ root, task_names, near)
+            return settings.candidates.propose(models @ root, task_names, near, search_for(total))
 
         first = None if start is None else start[-2]
         graphs = learn_by_evidence(total, settings, propose, simple[1], journal=journal, start=first)
@@ -367,7 +368,7 @@ def simple_levels(loss: LeastSquares, settings: Settings, start: GraphFit | None
 
 def pooled_level(loss: LeastSquares, settings: Settings) -> GraphFit:
     """One model for all tasks: an infinitely strong hub."""
-    gram, moment = loss.gram.sum(axis=0), loss.moment.sum(axis=0)
+    gram, moment = loss.pooled()
     model = np.linalg.lstsq(gram + np.diag(np.where(settings.slopes, settings.ridge, 0.0)), moment, rcond=None)[0]
     coefficients = np.tile(model, (loss.n_tasks, 1))
     return _without_edges("pooled", loss, settings, np.full(len(model), np.inf), coefficients)
@@ -375,13 +376,7 @@ def pooled_level(loss: LeastSquares, settings: Settings) -> GraphFit:
 
 def independent_level(loss: LeastSquares, settings: Settings) -> GraphFit:
     """Every task alone, with the ridge."""
-    ridge = settings.ridge_for(loss)
-    blocks = loss.gram + ridge[:, :, None] * np.eye(loss.n_features)
-    try:
-        coefficients = np.linalg.solve(blocks, loss.moment[..., None])[..., 0]
-    except np.linalg.LinAlgError:
-        # Without a ridge a task may not determine its model: the shortest one then, as least squares would say.
-        coefficients = np.matmul(np.linalg.pinv(blocks, hermitian=True), loss.moment[..., None])[..., 0]
+    coefficients = loss.alone(settings.ridge_for(loss))
     return _without_edges("independent", loss, settings, np.zeros(loss.n_features), coefficients)
 
 
@@ -418,8 +413,7 @@ def candidate_models(loss: LeastSquares, settings: Settings, fit: GraphFit | Non
 
 def covariance_root(loss: LeastSquares) -> np.ndarray:
     """A root of the pooled covariance, leading directions first: after it, distances are those between predictions."""
-    pooled = loss.gram.sum(axis=0) / max(loss.count.sum(), 1.0)
-    values, vectors = np.linalg.eigh(pooled)
+    values, vectors = np.linalg.eigh(loss.pooled()[0] / max(loss.count.sum(), 1.0))
     return (vectors * np.sqrt(np.maximum(values, 0.0)))[:, ::-1]
 
 

@@ -18,8 +18,8 @@ from ggmtl import kernels
 from ggmtl.errors import SingularSystemError
 from ggmtl.system import TaskSystem, laplacian
 
-# Up to this many tasks the graph-level matrix is inverted densely. Above, a polynomial solves it approximately where its
-# condition number is at most the second number; else smoothed aggregation does (or, without pyamg, a sparse factor
+# Up to this many tasks the graph-level matrix is inverted densely. Above, a polynomial solves it approximately where
+# its condition number is at most the second number; else smoothed aggregation does (or, without pyamg, a sparse factor
 # exactly: slower where the graph is no surface).
 _DENSE_TASKS, _POLYNOMIAL_CONDITION = 600, 200.0
 # By how much a polynomial lowers the error: hardly more pays, as the graph level is an approximation itself.
@@ -260,7 +260,7 @@ class Polynomial:
     @classmethod
     def of(cls, matrix: sparse.csr_array) -> Polynomial:
         """Bound the spectrum by Gershgorin's discs; the lower end by those of all but a hundredth of the tasks."""
-        diagonal = matrix.diagonal()
+        diagonal = np.asarray(matrix.diagonal(), dtype=float)
         beside = abs(matrix).sum(axis=1) - np.abs(diagonal)
         share = np.maximum(diagonal - beside, 0.0) / diagonal
         highest = float((1.0 + beside / diagonal).max())
@@ -284,7 +284,7 @@ class Polynomial:
         value, weight = step.copy(), 2.0 * ratio
         for _ in range(self.degree - 1):
             following = 1.0 / (1.0 / ratio - weight) if ratio > 0 else 0.0
-            residual = columns - self.matrix @ value
+            residual = columns - kernels.sparse_product(self.matrix, value)
             step = following * weight * step + (2.0 * following / radius) * (self.inverse_diagonal * residual)
             value += step
             weight = following
@@ -311,8 +311,10 @@ class AggregationCycle:
         strength: Any = ("symmetric", {"theta": 0.03})
         # Local weights need no eigenvalue estimate, which pyamg would start from NumPy's global random state.
         smooth: Any = ("jacobi", {"omega": 4.0 / 3.0, "weighting": "local"})
+        # pyamg takes indices of 32 bits only; not every version of SciPy makes them so by itself.
+        places = (matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32))
         hierarchy = pyamg.smoothed_aggregation_solver(
-            sparse.csr_matrix(matrix), strength=strength, smooth=smooth, max_coarse=200
+            sparse.csr_matrix((matrix.data, *places), matrix.shape), strength=strength, smooth=smooth, max_coarse=200
         )
         levels = []
         for level in hierarchy.levels[:-1]:

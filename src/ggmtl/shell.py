@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
-from ggmtl.errors import InputError, ParameterError, check_choice
+from ggmtl.errors import InputError, ParameterError, SingularSystemError, check_choice
 from ggmtl.graph import TaskGraph
 from ggmtl.statistics import FoldedLoss, LeastSquares, Scaling, TaskStatistics, deal_folds, deal_holdout
 from ggmtl.tasks import TaskData, locate_tasks, read_prediction, read_training, unknown_tasks_message
@@ -133,7 +133,13 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         self.tasks_ = statistics.task_names
         self.feature_names_ = statistics.feature_names
         self.n_features_in_ = statistics.n_features
-        models = self._learn(self._scaling.design(statistics), statistics)
+        try:
+            models = self._learn(self._scaling.design(statistics), statistics)
+        except np.linalg.LinAlgError as error:
+            raise SingularSystemError(
+                f"The models of {statistics.n_tasks} tasks could not be computed: {error}. Leave out constant, "
+                "duplicated or collinear columns, use a positive ridge, or weights of similar size."
+            ) from error
         self._set_models(models)
         return self
 

@@ -96,7 +96,7 @@ class TaskSystem:
         if values.ndim == 2 and self.is_separable:
             return kernels.system_product(self.operator, values)
         stacked = values[..., None] if values.ndim == 2 else values
-        out = np.matmul(self.gram, stacked)
+        out = kernels.block_product(self.gram, stacked)
         out += self._diagonal_part[..., None] * stacked
         if self.hub.any():
             out -= self.hub[:, None] * stacked.mean(axis=0)
@@ -112,7 +112,7 @@ class TaskSystem:
         n, p, r = values.shape
         flat = values.reshape(n, p * r)
         if self.edge_weights.ndim == 1:
-            out = (self.laplacian @ flat).reshape(n, p, r) * self.coupling[:, None]
+            out = kernels.sparse_product(self.laplacian, flat).reshape(n, p, r) * self.coupling[:, None]
         else:
             difference = (self.incidence @ flat).reshape(-1, p, r)
             difference *= (self.edge_weights * self.coupling)[..., None]

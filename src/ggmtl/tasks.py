@@ -138,6 +138,7 @@ def read_training(
     `task`, or task labels in `tasks`), a list of ``(X_i, y_i)`` pairs, or, with a two-dimensional `y`, one
     matrix shared by all tasks.
     """
+    X, y, tasks, sample_weight, groups = map(_from_tensor, (X, y, tasks, sample_weight, groups))
     if _is_list_of_pairs(X, y):
         X, y, tasks = _join_pairs(X)
     if y is None:
@@ -169,7 +170,7 @@ def read_prediction(
     estimator: str = "GGMTLRegressor",
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Read what a user passed to ``predict``: the features, and the task labels if any were given."""
-    matrix, names, labels = _split_columns(X, task, tasks)
+    matrix, names, labels = _split_columns(_from_tensor(X), task, _from_tensor(tasks))
     if feature_names is not None and names is not None and names != feature_names:
         raise InputError(_other_names_message(names, feature_names))
     elif feature_names is not None and names is None:
@@ -217,7 +218,7 @@ def read_labels(values: Any, name: str, n_rows: int) -> np.ndarray:
 
 def locate_tasks(tasks: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Position of each label among the sorted tasks, −1 where it is not among them."""
-    if (tasks.dtype.kind in "US") != (labels.dtype.kind in "US"):
+    if _sort(tasks) != _sort(labels):
         # One label that is no number turns a whole column into text: numbers are then known by how they are written.
         written = tasks.astype(str)
         order = np.argsort(written)
@@ -225,6 +226,12 @@ def locate_tasks(tasks: np.ndarray, labels: np.ndarray) -> np.ndarray:
         return np.where(found >= 0, order[found], -1)
     position = np.minimum(np.searchsorted(tasks, labels), len(tasks) - 1)
     return np.where(tasks[position] == labels, position, -1)
+
+
+def _sort(labels: np.ndarray) -> str:
+    """What kind of labels these are: labels of one kind can be compared."""
+    kind = labels.dtype.kind
+    return "number" if kind in "biuf" else "text" if kind in "US" else kind
 
 
 def unknown_tasks_message(unknown: Sequence[object], known: np.ndarray) -> str:
@@ -235,6 +242,15 @@ def unknown_tasks_message(unknown: Sequence[object], known: np.ndarray) -> str:
         f"X has tasks that the model was not fitted with: {shown}{more}.{did_you_mean(unknown[0], known)} "
         'Use unseen="hub" to predict them with the common model, or add_task() to attach them.'
     )
+
+
+def _from_tensor(values: Any) -> Any:
+    """A torch tensor, on whatever device, as an array; anything else as it is."""
+    if not (type(values).__module__.split(".")[0] == "torch" and hasattr(values, "detach")):
+        return values
+    here = values.detach().cpu()
+    # NumPy has no counterpart of torch's shorter kinds of floats.
+    return (here.double() if here.is_floating_point() else here).numpy()
 
 
 def _plain(label: Any) -> Any:
@@ -252,8 +268,8 @@ def _is_list_of_pairs(X: Any, y: Any) -> bool:
 
 
 def _join_pairs(pairs: Sequence[tuple[Any, Any]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    blocks = [np.asarray(X) for X, _ in pairs]
-    targets = [np.asarray(y) for _, y in pairs]
+    blocks = [np.asarray(_from_tensor(X)) for X, _ in pairs]
+    targets = [np.asarray(_from_tensor(y)) for _, y in pairs]
     widths = {block.shape[1] for block in blocks}
     if len(widths) > 1:
         raise InputError(f"Every X_i must have the same number of columns. Got {sorted(widths)} instead.")

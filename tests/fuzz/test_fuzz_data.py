@@ -120,7 +120,7 @@ def test_scores_are_between_zero_and_one(data, n):
     scores = fuzzy_graph_scores(true, learned)
     values = [scores.accuracy, scores.recall, scores.precision, scores.f1, scores.average_precision]
     # T(1, b) = (1 + b) − 1 has an absolute error of one rounding, which Σ T / Σ b shows relative to b.
-    rounding = 1e-15 / min(part[part > 0].min(initial=1.0) for part in (true, learned))
+    rounding = 1e-15 / max(1e-300, min(part[part > 0].min(initial=1.0) for part in (true, learned)))
     assert all(-1e-12 <= value <= 1 + 1e-12 + rounding for value in values)
     order = np.random.default_rng(n).permutation(n)
     again = fuzzy_graph_scores(true[np.ix_(order, order)], learned[np.ix_(order, order)])

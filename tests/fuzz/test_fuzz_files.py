@@ -143,7 +143,9 @@ def test_the_csv_reader(folder, content, folds, drop):
 def test_the_parquet_reader(folder, table, steps, data):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
-    columns = {"t": table.tasks, "y": table.y} | {f"x{k}": column for k, column in enumerate(table.X.T)}
+    # pyarrow would cut text of a NumPy array at a null character.
+    tasks = table.tasks.tolist() if table.tasks.dtype.kind == "U" else table.tasks
+    columns = {"t": tasks, "y": table.y} | {f"x{k}": column for k, column in enumerate(table.X.T)}
     buffer = io.BytesIO()
     parquet.write_table(arrow.table(columns), buffer)
     content = mutate(buffer.getvalue(), data.draw(edits) if steps is None else steps)

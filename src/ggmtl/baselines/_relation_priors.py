@@ -131,8 +131,19 @@ def draw_wishart(degrees: float, inverse_scale: np.ndarray, rng: np.random.Gener
 def _draw_shrinkage(precision: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
     """1/τ_ij ~ inverse Gaussian(λ/|Φ_ij|, λ²), symmetric; the diagonal is not used."""
     size = np.maximum(np.abs(precision), 1e-10)
-    draws = rng.wald(np.minimum(rate / size, 1e10), rate**2)
+    draws = draw_inverse_gaussian(rate / size, rate**2, rng)
     return np.tril(draws, -1) + np.tril(draws, -1).T
+
+
+def draw_inverse_gaussian(mean: np.ndarray, scale: float, rng: np.random.Generator) -> np.ndarray:
+    """Draw from IG(μ, λ): with a = μχ²/2λ, x = μ/(1 + a + √(a(a + 2))), or μ²/x with probability x/(μ + x).
+
+    Older versions of ``Generator.wald`` subtract nearly equal numbers where μ is large beside λ, and return values
+    that are negative.
+    """
+    a = 0.5 * mean * rng.standard_normal(mean.shape) ** 2 / scale
+    small = mean / (1.0 + a + np.sqrt(a * (a + 2.0)))
+    return np.where(rng.uniform(size=mean.shape) * (mean + small) <= mean, small, mean * (mean / small))
 
 
 def _draw_column(column, precision, covariance, scatter, shrinkage, rate, n_rows, rng) -> None:

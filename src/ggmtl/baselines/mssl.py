@@ -25,7 +25,7 @@ from ggmtl.shell import LearnedModels, TaskRegressor
 from ggmtl.statistics import LeastSquares, TaskStatistics, sum_of
 
 # Multiples of 2/N̄, which λ₁ would be if the noise had the variance of the target …
-_STRENGTHS = (1.0, 0.3, 0.1)
+_STRENGTHS = (1.0, 0.3, 0.1, 0.03, 0.01)
 # … and α as a multiple of the variance that coefficients would have if they explained the whole target.
 _PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01)
 

@@ -20,7 +20,7 @@ from ggmtl.baselines._selection import (
 from ggmtl.shell import LearnedModels, TaskRegressor
 from ggmtl.statistics import LeastSquares, TaskStatistics, sum_of
 
-_RIDGES = (0.1, 0.01, 0.001)
+_RIDGES = (0.1, 0.01, 0.001, 0.00001)
 _STRENGTHS = tuple(10.0**power for power in (0.5, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0))
 
 

@@ -17,8 +17,9 @@ import numpy as np
 
 from ggmtl.bilevel.by_evidence import learn_by_evidence
 from ggmtl.bilevel.fit import GraphFit, Settings, refit
-from ggmtl.candidates import KNN, CandidateEdges, Complete
+from ggmtl.candidates import KNN, Complete
 from ggmtl.checkpoint import Journal
+from ggmtl.criteria.evidence import Propose, hub_evidence
 from ggmtl.criteria.evidence_coordinates import (
     HubPosterior,
     SharedCoefficients,
@@ -26,7 +27,6 @@ from ggmtl.criteria.evidence_coordinates import (
     hub_posterior,
     shared_coefficients,
 )
-from ggmtl.criteria.evidence_hub import hub_evidence
 from ggmtl.criteria.evidence_selection import largest_expected_f1
 from ggmtl.statistics import LeastSquares
 
@@ -39,36 +39,24 @@ _PULL = 0.3
 def learn_by_coordinates(
     loss: LeastSquares,
     settings: Settings,
-    candidates: CandidateEdges,
+    propose: Propose,
     hub: GraphFit,
     seed: int = 0,
     journal: Journal | None = None,
+    start: GraphFit | None = None,
 ) -> list[GraphFit]:
     """The graph of highest evidence, with the models of the ℓ1 penalty.
 
-    Parameters
-    ----------
-    loss : LeastSquares
-        All rows given.
-    settings : Settings
-    candidates : CandidateEdges
-        Neighbours; tasks that share a few coefficients need not be near, so any pair is looked at unless the
-        candidates were given.
-    hub : GraphFit
-        The best hub without edges.
-    seed : int
-        Of the samples.
-    journal : Journal, optional
-        As in :func:`~ggmtl.bilevel.by_evidence.learn_by_evidence`.
+    Parameters are those of :func:`~ggmtl.bilevel.by_evidence.learn_by_evidence`. Tasks that share a few coefficients
+    need not be near: any pair is looked at unless the candidates were given.
     """
-    near = learn_by_evidence(loss, replace(settings, penalty="squared_l2"), lambda *_: candidates, hub, seed, journal)[
-        -1
-    ]
-    if loss.n_tasks > COORDINATE_TASKS or candidates.fixed.any():
+    graphs = learn_by_evidence(loss, replace(settings, penalty="squared_l2"), propose, hub, seed, journal, start)
+    near = next((fit for fit in graphs if fit.supported), graphs[-1])
+    if loss.n_tasks > COORDINATE_TASKS or len(settings.candidates.must_link):
         return [_with_l1(near, loss, settings)]
     # Where evidence is only sampled, its value is not known.
     rival = max(hub.value - near.value, 0.0) if np.isfinite(near.value) else 0.0
-    posterior, allowed = _slopes_of(loss, settings, hub), _allowed(settings, candidates, loss.n_tasks)
+    posterior, allowed = _slopes_of(loss, settings, hub), _allowed(settings, propose, hub)
     shared = shared_coefficients(posterior, allowed, seed, rival)
     chosen = _shared_graph(shared, loss, settings, hub) if shared.score > rival else _with_l1(near, loss, settings)
     return [chosen]
@@ -97,13 +85,14 @@ def _slopes_of(loss: LeastSquares, settings: Settings, hub: GraphFit) -> HubPost
     return hub_posterior(loss, hub.hub, hub_evidence(loss, hub.hub)).columns(settings.slopes)
 
 
-def _allowed(settings: Settings, candidates: CandidateEdges, n: int) -> np.ndarray | None:
+def _allowed(settings: Settings, propose: Propose, hub: GraphFit) -> np.ndarray | None:
     """Pairs that may share; None for all: neighbours only say where near models are."""
     rule = settings.candidates
     if isinstance(rule, (KNN, Complete)) and not len(rule.forbid):
         return None
+    n = len(hub.coefficients)
     allowed = np.zeros((n, n), dtype=bool)
-    allowed[tuple(candidates.edges.T)] = True
+    allowed[tuple(propose(hub.coefficients).edges.T)] = True
     return allowed | allowed.T
 
 

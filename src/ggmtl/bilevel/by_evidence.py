@@ -80,7 +80,7 @@ def learn_by_evidence(
         return [nothing]
     problem = ScaledProblem.of(loss, settings, hub)
     any_pair = _any_pair(settings.candidates)
-    if loss.moment.size <= EXACT_SIZE:
+    if loss.n_tasks * loss.n_features <= EXACT_SIZE:
         return _by_exact_evidence(problem, settings, candidates, nothing, any_pair, journal)
     first = problem.first_neighbours(candidates) if start is None else problem.neighbours_of(start)
     rounds = min(settings.max_iter, ROUNDS if start is None else WARM_ROUNDS)
@@ -90,7 +90,7 @@ def learn_by_evidence(
         return propose(models / problem.unit, edges)
 
     dense, graphs = learn_by_samples(problem, first, again, rounds, renewed, seed, journal)
-    if not clusters_are_sought(*loss.moment.shape):
+    if not clusters_are_sought(loss.n_tasks, loss.n_features):
         return graphs
     clusters = clusters_of_many(problem, dense, any_pair)
     if clusters is None:

@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.optimize import lsq_linear
-from scipy.sparse import coo_array
 
+from ggmtl.bilevel.closed_form import closed_form_edges
 from ggmtl.bilevel.fit import GraphFit, Settings, refit
 from ggmtl.candidates import CandidateEdges, cross_fit
 from ggmtl.checkpoint import Journal
@@ -350,59 +349,3 @@ _OPTIMISERS = {
     "projected_gradient": projected_gradient,
     "closed_form": _closed_form,
 }
-
-
-def closed_form_edges(objective: ValidationObjective, x: np.ndarray) -> np.ndarray | None:
-    """Edges at which the hyper-gradient η − Mp would vanish (the paper's theorem, mended).
-
-    On the free edges, with M the map z ↦ (u_ijᵀΛ(z_i − z_j))_ij, a target adjoint z = p + M⁺(η1 − Mp) is the nearest
-    to p with M z = η1. A(e)z = C is then linear in e and is solved by bounded least squares.
-    """
-    m, eta = objective.n_edges, objective.sparsity.edge_l1
-    e = x[:m]
-    parts = objective.evaluations(x)
-    gradient = eta + sum(part.edges for part in parts)
-    free = (e > 0) & (e < 1) | (e <= 0) & (gradient < 0) | (e >= 1) & (gradient > 0)
-    if not free.any():
-        return None
-    systems = [
-        _stationarity(hold_out, part, e, free, eta / len(parts)) for hold_out, part in zip(objective.parts, parts)
-    ]
-    matrix = np.concatenate([left for left, _ in systems])
-    right = np.concatenate([goal for _, goal in systems])
-    solution = lsq_linear(matrix, right, bounds=(0.0, 1.0), method="bvls" if free.sum() < 200 else "trf")
-    out = x.copy()
-    out[:m][free] = solution.x
-    return out
-
-
-def _stationarity(
-    hold_out: HoldOut, part: Evaluation, e: np.ndarray, free: np.ndarray, eta: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Left and right side of Σ_free e_ij Λ(z_i − z_j) = C − (A without the free edges) z, dense."""
-    problem = hold_out.problem
-    n, p = part.coefficients.shape
-    i, j = problem.edges[free].T
-    count = len(i)
-    force = problem.force(problem.differences(part.coefficients))[free]
-    rows = np.repeat(np.arange(count), p)
-    ones = np.arange(p)
-    M = coo_array(
-        (
-            np.concatenate([force.ravel(), -force.ravel()]),
-            (
-                np.concatenate([rows, rows]),
-                np.concatenate([(i[:, None] * p + ones).ravel(), (j[:, None] * p + ones).ravel()]),
-            ),
-        ),
-        shape=(count, n * p),
-    ).toarray()
-    adjoint = part.adjoint.ravel()
-    z = (adjoint + np.linalg.lstsq(M, eta - M @ adjoint, rcond=None)[0]).reshape(n, p)
-    rest = problem.system(np.where(free, 0.0, e))
-    right = hold_out.validation.gradient(part.coefficients) - rest.apply(z)
-    pull = (z[i] - z[j]) * problem.coupling
-    left = np.zeros((n, p, count))
-    left[i, :, np.arange(count)] += pull
-    left[j, :, np.arange(count)] -= pull
-    return left.reshape(n * p, count), right.ravel()

@@ -53,7 +53,7 @@ class ScaledProblem:
         strength = float(np.exp(np.log(self.hub[main]).mean()))
         values = np.full(len(candidates.edges), (1.0 - _HUB_SHARE) * strength / degree)
         hub = np.where(main, _HUB_SHARE * self.hub, self.hub)
-        models = np.zeros_like(self.loss.moment)
+        models = np.zeros((self.loss.n_tasks, self.loss.n_features))
         return Neighbours(candidates.edges, values, candidates.fixed, hub, np.zeros(len(values)), models)
 
     def neighbours_of(self, fit: GraphFit) -> Neighbours:

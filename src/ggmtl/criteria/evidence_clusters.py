@@ -32,6 +32,8 @@ _EDGES_PER_TASK = 30
 HUB_SHARE = 0.03
 # Nats below the best after which no further numbers of clusters are tried.
 _PATIENCE = 30.0
+# How often tasks may move to the cluster that explains them best.
+_REASSIGNMENTS = 5
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ class ClusterChoice:
     value: float
     description: float
     coefficients: np.ndarray
+
+    @property
+    def total(self) -> float:
+        """f and the description together: what the best clusters have least of."""
+        return self.value + self.description
 
     def edges(self) -> tuple[np.ndarray, np.ndarray]:
         """Pairs of tasks in one cluster, sorted, and their values c/s."""
@@ -147,7 +154,9 @@ def search_clusters(
     allowed: np.ndarray | None = None,
     ridge: float = 1e-10,
 ) -> ClusterChoice | None:
-    """The best cut of an average-linkage tree; the search ends when more clusters have long ceased to pay.
+    """The best cut of an average-linkage tree, its tasks then moved to the clusters that explain them best.
+
+    The search ends when more clusters have long ceased to pay.
 
     Parameters
     ----------
@@ -163,21 +172,50 @@ def search_clusters(
     allowed : array of shape (m, 2), optional
         The only pairs that may share a cluster; any pair by default.
     """
-    best: ClusterChoice | None = None
     strength, offset = 10.0 * float(np.median(hub)), HUB_SHARE * float(np.median(hub))
-    for cluster in _cuts(distances, together, allowed):
 
-        def evaluate(c: float, h: np.ndarray, cluster: np.ndarray = cluster) -> StrengthEvidence:
+    def fitted(cluster: np.ndarray, strength: float, hub: np.ndarray) -> ClusterChoice:
+        def evaluate(c: float, h: np.ndarray) -> StrengthEvidence:
             return cluster_evidence(loss, cluster, c, h, coupling, ridge)
 
         strength, hub, evidence = tune_strengths(evaluate, loss, strength, hub, label, offset)
         description = cluster_description(loss.n_tasks, int(cluster.max()) + 1)
-        choice = ClusterChoice(cluster, strength, hub, evidence.value, description, evidence.coefficients)
-        if best is not None and choice.value + description > best.value + best.description + _PATIENCE:
+        return ClusterChoice(cluster, strength, hub, evidence.value, description, evidence.coefficients)
+
+    best: ClusterChoice | None = None
+    for cluster in _cuts(distances, together, allowed):
+        choice = fitted(cluster, strength, hub)
+        strength, hub = choice.strength, choice.hub
+        if best is not None and choice.total > best.total + _PATIENCE:
             break
-        if best is None or choice.value + description < best.value + best.description:
+        if best is None or choice.total < best.total:
             best = choice
+    if best is None or len(together) or allowed is not None:
+        return best
+    for _ in range(_REASSIGNMENTS):
+        choice = fitted(_reassigned(loss, best, coupling, ridge), best.strength, best.hub)
+        if choice.total > best.total - 1e-6:
+            break
+        best = choice
     return best
+
+
+def _reassigned(loss: LeastSquares, choice: ClusterChoice, coupling: np.ndarray, ridge: float) -> np.ndarray:
+    """Every task in the cluster whose mean model γ explains its rows best, the task's own model integrated out.
+
+    The rows of task i say −½(γᵀSγ − 2γᵀs)/σ² with S = a − a D⁻¹ a, s = a D⁻¹ m and D = G + diag(a): a distance between
+    models in which a direction counts as much as the rows tell of it.
+    """
+    size = np.bincount(choice.cluster)
+    centres = _sum_by(choice.coefficients, choice.cluster) / size[:, None]
+    a, index = choice.strength * coupling, np.arange(loss.n_features)
+    data = loss.gram.copy()
+    data[:, index, index] += ridge
+    inverse = task_inverses(data, a)[0]
+    shrunk = np.diag(a) - a[:, None] * inverse * a
+    told = a * np.matmul(inverse, loss.moment[..., None])[..., 0]
+    misfit = np.einsum("ck,nkl,cl->nc", centres, shrunk, centres, optimize=True) - 2.0 * told @ centres.T
+    return np.unique(misfit.argmin(axis=1), return_inverse=True)[1].reshape(-1)
 
 
 def cluster_description(n_tasks: int, n_clusters: int) -> float:

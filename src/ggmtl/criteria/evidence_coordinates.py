@@ -1,9 +1,10 @@
 """Evidence that a task shares single coefficients with others: w_ik = w_jk for some k, unrelated in the rest.
 
-No distance between models sees such a relation, so it is asked coordinate by coordinate. Every coefficient k of a task i
-has a latent origin z_k: drawn afresh about the common model, N(μ_k, σ²/h_k); zero; or a copy of the same coefficient of
-a source j, of which the hub alone says N(m_jk, v_jk). Given the origins of the other coefficients, task i says
-w_k ~ N(m, c), and without the prior of coefficient k N(m°, v°), 1/v° = 1/c − h_k/σ², so that a copy has the Bayes factor
+No distance between models sees such a relation, so it is asked coordinate by coordinate. Every coefficient k of a task
+i has a latent origin z_k: drawn afresh about the common model, N(μ_k, σ²/h_k); zero; or a copy of the same coefficient
+of a source j, of which the hub alone says N(m_jk, v_jk). Given the origins of the other coefficients, task i says
+w_k ~ N(m, c), and without the prior of coefficient k N(m°, v°), 1/v° = 1/c − h_k/σ², so that a copy has the Bayes
+factor
 
     N(m_jk; m°, v° + v_jk) / N(μ_k; m°, v° + σ²/h_k) .
 
@@ -161,8 +162,8 @@ def shared_coefficients(
 def marginal_evidence(posterior: HubPosterior, task: int, sources: np.ndarray) -> float:
     """ln evidence that a task copies, its coefficients taken one by one: from all sources alike, or from one of them.
 
-    Σ_k ln(1 − π + π B_k), averaged over shares π, where B_k is the Bayes factor of coefficient k (all sources alike: the
-    mean over sources). It neglects what coefficients say about one another and is only a first look.
+    Σ_k ln(1 − π + π B_k), averaged over shares π, where B_k is the Bayes factor of coefficient k (all sources alike:
+    the mean over sources). It neglects what coefficients say about one another and is only a first look.
     """
     if not len(sources):
         return -np.inf

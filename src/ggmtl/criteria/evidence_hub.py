@@ -13,6 +13,7 @@ in O(n p³), for any number of tasks; tasks without rows, or with fewer rows tha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import singledispatch
 
 import numpy as np
 
@@ -64,6 +65,7 @@ def profiled_noise(loss: LeastSquares, quadratic: float) -> tuple[float, float]:
     return quadratic, quadratic / degrees_of_freedom(loss)
 
 
+@singledispatch
 def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> HubEvidence:
     """Value and gradient of f(h), exact at any number of tasks.
 
@@ -75,6 +77,8 @@ def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> H
         h > 0.
     ridge : float
         ρ; only there to determine what no row determines.
+
+    A loss that lives elsewhere than in NumPy arrays registers its own form.
     """
     n, p = loss.moment.shape
     hub = np.asarray(hub, dtype=float)

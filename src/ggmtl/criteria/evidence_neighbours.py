@@ -5,15 +5,17 @@ Every round solves for the models and for a few posterior samples beside the pre
     e_ij ← e_ij · (r_ij/r̄)^a · r̄^b ,      r_ij = [Σ_k R⁽ᵏ⁾_ij] / [E(uᵀu)/σ²] ,      r̄ = Σ e·prior / Σ e·posterior ,
 
 the fixed points of which are those of the evidence (see :mod:`ggmtl.criteria.evidence_learning`). The mean r̄ of all
-edges is known well from few samples and converges slowly, so it takes the longer step: b > a. In the first rounds, edges
-then give way to the nearest pairs among the new models: far better neighbours than those of tasks that were fitted
-alone, for the price of a search. New edges start where the typical edge stands: e_ij E(uᵀu) is the same for all.
+edges is known well from few samples and converges slowly, so it takes the longer step: b > a. In the first rounds,
+edges then give way to the nearest pairs among the new models: far better neighbours than those of tasks that were
+fitted alone, for the price of a search. New edges start where the typical edge stands: e_ij E(uᵀu) is the same for all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property, singledispatch
+from typing import Protocol
 
 import numpy as np
 
@@ -34,7 +36,7 @@ _POWER, _COMMON_POWER = 1.5, 3.0
 _LARGEST_STEP = 30.0
 # Samples are taken until samples times coefficients are about so many: a sixth of relative error per edge and round.
 _NUMBERS, _FEWEST, _MOST = 84, 4, 32
-_PRIOR_SAMPLES = 32
+PRIOR_SAMPLES = 32
 # Up to this many tasks the n × n inverse of the prior is exact and cheap beside the solves.
 _EXACT_PRIOR_TASKS = 300
 # Relative residuals: errors of a percent vanish beside those of the sampling.
@@ -85,25 +87,55 @@ class Neighbours:
         )
 
 
-@dataclass(frozen=True)
-class _Moments:
-    """What a round learns: models, samples, noise, and r of every edge with its numerator and denominator."""
+class Moments(Protocol):
+    """What a round learns about the edges there are, and could tell of others."""
 
-    coefficients: np.ndarray
-    samples: np.ndarray
-    noise: float
-    posterior: np.ndarray
-    prior: np.ndarray
-    hub_ratio: np.ndarray
+    @property
+    def coefficients(self) -> np.ndarray:
+        """The models, shape (n, p)."""
+        ...
+
+    @property
+    def posterior(self) -> np.ndarray:
+        """The denominator of r_ij, shape (m,)."""
+        ...
+
+    @property
+    def prior(self) -> np.ndarray:
+        """The numerator of r_ij, shape (m,)."""
+        ...
+
+    @property
+    def hub_prior(self) -> np.ndarray:
+        """E Σ_i (w_i − w̄)_k²/σ² before the data, shape (p,)."""
+        ...
+
+    @property
+    def hub_posterior(self) -> np.ndarray:
+        """The same after the data."""
+        ...
 
     def expected_squares(self, edges: np.ndarray) -> np.ndarray:
-        """E(uᵀu)/σ² of any pairs."""
-        i, j = edges.T
-        squares = np.square(self.coefficients[i] - self.coefficients[j]).sum(axis=1) / self.noise
-        for k in range(self.samples.shape[2]):
-            sample = self.samples[:, :, k]
-            squares += np.square(sample[i] - sample[j]).sum(axis=1) / self.samples.shape[2]
-        return squares
+        """E(uᵀu)/σ² of any pairs of tasks, shape (pairs,)."""
+        ...
+
+
+class Solves(Protocol):
+    """The linear algebra of the rounds."""
+
+    def moments(self, state: Neighbours, random: np.random.Generator) -> Moments:
+        """Models, samples and expectations beside the present edges."""
+        ...
+
+    def models(self, state: Neighbours) -> np.ndarray:
+        """The models beside the present edges, shape (n, p), to the accuracy of a result."""
+        ...
+
+
+@singledispatch
+def solves_for(loss: LeastSquares) -> Solves:
+    """Who does the linear algebra: NumPy and the kernels, unless a loss lives elsewhere and has registered its own."""
+    return _Solves(loss)
 
 
 def learn_neighbours(
@@ -114,7 +146,6 @@ def learn_neighbours(
     propose: Propose | None = None,
     rounds: int = ROUNDS,
     renewed: int = RENEWED,
-    ridge: float = 1e-10,
     seed: int = 0,
     journal: Journal | None = None,
 ) -> Neighbours:
@@ -138,65 +169,35 @@ def learn_neighbours(
         Where the rounds are recorded, and taken up again.
     """
     journal = journal or Journal()
-    state, label, known = start, group_labels(groups, loss.n_features), journal.resume("rounds")
-    if known is not None:
-        state = Neighbours(**known)
+    solves, label, known = solves_for(loss), group_labels(groups, loss.n_features), journal.resume("rounds")
+    state = start if known is None else Neighbours(**known)
     for number in range(len(state.common_steps), rounds):
-        moments = _round(loss, state, label, ridge, np.random.default_rng([seed, number]))
+        moments = solves.moments(state, np.random.default_rng([seed, number]))
         state = _step(state, moments, label, max(float(loss.count.mean()), 1.0))
         if propose is not None and number < renewed:
             state = _renew(state, moments, propose(moments.coefficients, state.edges))
         journal.step("rounds", **vars(state))
-    solver = prepare(_model(loss, state, ridge).system(state.edge_values))
-    models = solver.solve(loss.moment, start=state.coefficients, tol=1e-6).require(1e-4).value
-    return Neighbours(**{**vars(state), "coefficients": models})
+    return replace(state, coefficients=solves.models(state))
 
 
-def _model(loss: LeastSquares, state: Neighbours, ridge: float) -> EvidenceModel:
-    return EvidenceModel(loss, state.edges, np.ones(loss.n_features), state.hub, ridge)
-
-
-def _round(
-    loss: LeastSquares, state: Neighbours, label: np.ndarray, ridge: float, random: np.random.Generator
-) -> _Moments:
-    model = _model(loss, state, ridge)
-    system = model.system(state.edge_values)
-    solver = prepare(system)
-    models = solver.solve(loss.moment, start=state.coefficients, tol=_TOL).require(1e-2).value
-    n_samples = int(np.clip(-(-_NUMBERS // loss.n_features), _FEWEST, _MOST))
-    samples = solver.solve(posterior_noise(system, n_samples, random), tol=_SAMPLE_TOL).require(2 * _SAMPLE_TOL).value
-    noise = profiled_noise(loss, inner_quadratic(model, state.edge_values, models))[1]
-    if loss.n_tasks <= _EXACT_PRIOR_TASKS:
-        prior = prior_terms(model, state.edge_values)
-    else:
-        prior = sampled_prior_terms(model, state.edge_values, _PRIOR_SAMPLES, random, _SAMPLE_TOL)
-    spread = np.square(models - models.mean(axis=0)).sum(axis=0) / noise
-    spread += np.square(samples - samples.mean(axis=0)).sum(axis=0).mean(axis=1)
-    hub_ratio = np.bincount(label, prior.trace) / np.bincount(label, spread)
-    moments = _Moments(models, samples, noise, np.empty(0), prior.resistance.sum(axis=1), hub_ratio[label])
-    return _Moments(**{**vars(moments), "posterior": moments.expected_squares(state.edges)})
-
-
-def _step(state: Neighbours, moments: _Moments, label: np.ndarray, unit: float) -> Neighbours:
+def _step(state: Neighbours, moments: Moments, label: np.ndarray, unit: float) -> Neighbours:
     """New edge values and hub; `unit` is the mean number of rows of a task."""
     values, tiny = state.edge_values, np.finfo(float).tiny
-    if not len(values):
-        return Neighbours(
-            **{**vars(state), "coefficients": moments.coefficients, "common_steps": (*state.common_steps, 1.0)}
-        )
-    common = float((values * moments.prior).sum() / max((values * moments.posterior).sum(), tiny))
+    common = float((values * moments.prior).sum() / max((values * moments.posterior).sum(), tiny)) or 1.0
     ratio = moments.prior / np.maximum(moments.posterior, tiny) / common
     factor = np.clip(ratio, 1 / _LARGEST_STEP, _LARGEST_STEP) ** _POWER
     changed = values * factor * np.clip(common**_COMMON_POWER, 1 / _LARGEST_STEP, _LARGEST_STEP)
-    changed = np.maximum(changed, _FLOOR * changed.max())
-    changed = np.where(state.fixed, np.maximum(changed, np.median(changed)), changed)
-    hub = np.clip(state.hub * np.clip(moments.hub_ratio, 0.1, 10.0) ** _POWER, 1e-6 * unit, 1e6 * unit)
+    changed = np.maximum(changed, _FLOOR * changed.max(initial=0.0))
+    if state.fixed.any():
+        changed = np.where(state.fixed, np.maximum(changed, np.median(changed)), changed)
+    hub_ratio = (np.bincount(label, moments.hub_prior) / np.bincount(label, moments.hub_posterior))[label]
+    hub = np.clip(state.hub * np.clip(hub_ratio, 0.1, 10.0) ** _POWER, 1e-6 * unit, 1e6 * unit)
     leverage = np.clip(values * moments.prior / len(state.hub), 0.0, 1.0)
     steps = (*state.common_steps, common)
     return Neighbours(state.edges, changed, state.fixed, hub, leverage, moments.coefficients, steps)
 
 
-def _renew(state: Neighbours, moments: _Moments, candidates: CandidateEdges) -> Neighbours:
+def _renew(state: Neighbours, moments: Moments, candidates: CandidateEdges) -> Neighbours:
     """The candidates in place of the present edges; those that were there keep their values."""
     n, edges = len(state.coefficients), candidates.edges
     if not len(state.edges):
@@ -206,12 +207,65 @@ def _renew(state: Neighbours, moments: _Moments, candidates: CandidateEdges) -> 
     kept = keys[place] == wanted
     typical = float(np.median(state.edge_values * moments.posterior))
     fresh = typical / np.maximum(moments.expected_squares(edges), np.finfo(float).tiny)
-    return Neighbours(
-        edges,
-        np.where(kept, state.edge_values[place], fresh),
-        candidates.fixed,
-        state.hub,
-        np.where(kept, state.leverage[place], 0.0),
-        state.coefficients,
-        state.common_steps,
-    )
+    values = np.where(kept, state.edge_values[place], fresh)
+    leverage = np.where(kept, state.leverage[place], 0.0)
+    return replace(state, edges=edges, edge_values=values, fixed=candidates.fixed, leverage=leverage)
+
+
+# ---------------------------------------------------------------------- by NumPy and the kernels
+
+
+@dataclass(frozen=True)
+class _Moments:
+    coefficients: np.ndarray
+    samples: np.ndarray
+    noise: float
+    prior: np.ndarray
+    hub_prior: np.ndarray
+    hub_posterior: np.ndarray
+    edges: np.ndarray
+
+    @cached_property
+    def posterior(self) -> np.ndarray:
+        return self.expected_squares(self.edges)
+
+    def expected_squares(self, edges: np.ndarray) -> np.ndarray:
+        i, j = edges.T
+        squares = np.square(self.coefficients[i] - self.coefficients[j]).sum(axis=1) / self.noise
+        for k in range(self.samples.shape[2]):
+            sample = np.ascontiguousarray(self.samples[:, :, k])
+            squares += np.square(sample[i] - sample[j]).sum(axis=1) / self.samples.shape[2]
+        return squares
+
+
+@dataclass(frozen=True)
+class _Solves:
+    loss: LeastSquares
+
+    def moments(self, state: Neighbours, random: np.random.Generator) -> _Moments:
+        loss, model = self.loss, self._model(state)
+        system = model.system(state.edge_values)
+        solver = prepare(system)
+        models = solver.solve(loss.moment, start=state.coefficients, tol=_TOL).require(1e-2).value
+        zeta = posterior_noise(system, number_of_samples(loss.n_features), random)
+        samples = solver.solve(zeta, tol=_SAMPLE_TOL).require(2 * _SAMPLE_TOL).value
+        noise = profiled_noise(loss, inner_quadratic(model, state.edge_values, models))[1]
+        if loss.n_tasks <= _EXACT_PRIOR_TASKS:
+            prior = prior_terms(model, state.edge_values)
+        else:
+            prior = sampled_prior_terms(model, state.edge_values, PRIOR_SAMPLES, random, _SAMPLE_TOL)
+        spread = np.square(models - models.mean(axis=0)).sum(axis=0) / noise
+        spread += np.square(samples - samples.mean(axis=0)).sum(axis=0).mean(axis=1)
+        return _Moments(models, samples, noise, prior.resistance.sum(axis=1), prior.trace, spread, state.edges)
+
+    def models(self, state: Neighbours) -> np.ndarray:
+        solver = prepare(self._model(state).system(state.edge_values))
+        return solver.solve(self.loss.moment, start=state.coefficients, tol=1e-6).require(1e-4).value
+
+    def _model(self, state: Neighbours) -> EvidenceModel:
+        return EvidenceModel(self.loss, state.edges, np.ones(self.loss.n_features), state.hub)
+
+
+def number_of_samples(n_features: int) -> int:
+    """Posterior samples per round."""
+    return int(np.clip(-(-_NUMBERS // n_features), _FEWEST, _MOST))

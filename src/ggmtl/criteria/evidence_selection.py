@@ -10,7 +10,8 @@ edges, n ln K − ln K! for K clusters, nothing for the hub. Edges are searched 
 
     ½(N − p) ln(Q'/Q) + ½ ln|I + δB| − ½ Σ_k ln(1 + δ Λ_k R⁽ᵏ⁾) ,     Q' = Q + δ uᵀΛ^½ (I + δB)⁻¹ Λ^½u
 
-exactly, for all edges at once. Clusters are cuts of an average-linkage tree of the distances E(uᵀΛu).
+exactly, for all edges at once. Which edges of such a list are shown follows from their probabilities, averaged over
+many graphs that are about as good. Clusters are cuts of an average-linkage tree of the distances E(uᵀΛu).
 """
 
 from __future__ import annotations
@@ -26,17 +27,23 @@ from ggmtl.criteria.evidence_edges import (
     EvidenceModel,
     changed_evidence,
     edge_evidence,
+    inner_quadratic,
     prior_terms,
 )
-from ggmtl.criteria.evidence_hub import degrees_of_freedom, hub_evidence
+from ggmtl.criteria.evidence_hub import degrees_of_freedom, hub_evidence, profiled_noise
 from ggmtl.criteria.evidence_learning import EvidenceResult
 from ggmtl.criteria.evidence_strengths import StrengthEvidence, group_labels, tune_strengths
+from ggmtl.criteria.evidence_trees import edge_probabilities, task_messages
+from ggmtl.solvers import prepare
+from ggmtl.statistics import LeastSquares
 
 # Clusters are far shorter to describe than a list of edges, and would win by that alone where tasks lie on a
 # line: they must also keep this share of the list's gain. Measured: 0.96 and more on clusters, 0.57–0.80 on
 # lines and trees.
 _CLUSTER_SHARE = 0.9
 _ROUNDS, _MAX_FLIPS = 4, 2000
+# Links drawn for the probabilities of the edges, as seen from the models of the best list, then from their average.
+_LINKS = (500, 1500)
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,8 @@ class GraphChoice:
         Nats that the graph costs.
     coefficients : array of shape (n, p)
         Models.
+    probabilities : array of shape (m,), optional
+        Of the edges, where a list of edges was sought.
     """
 
     kind: str
@@ -70,6 +79,7 @@ class GraphChoice:
     gain: float
     description: float
     coefficients: np.ndarray
+    probabilities: np.ndarray | None = None
 
     @property
     def confidence(self) -> float:
@@ -131,12 +141,18 @@ def select_graph(
 
 
 def ranked_list(
-    model: EvidenceModel, learned: EvidenceResult, size: int, groups: np.ndarray | None = None
+    model: EvidenceModel,
+    learned: EvidenceResult,
+    size: int,
+    groups: np.ndarray | None = None,
+    *,
+    probabilities: np.ndarray | None = None,
 ) -> GraphChoice:
-    """The `size` edges of largest leverage with one strength, tuned together with the hub's."""
+    """The `size` likeliest edges (by leverage where `probabilities` are not given), one strength tuned with the hub's."""
     label = group_labels(groups, len(model.coupling))
     selected = np.zeros(len(model.edges), dtype=bool)
-    selected[np.argsort(-learned.leverage, kind="stable")[:size]] = True
+    rank = learned.leverage if probabilities is None else probabilities
+    selected[np.argsort(-rank, kind="stable")[:size]] = True
     state = replace(model, hub=np.maximum(learned.hub, HUB_SHARE * model.hub))
     first = float(np.median(learned.edge_values[selected]))
     state, strength = _tune(state, selected, first, label, HUB_SHARE * float(np.median(model.hub)))
@@ -152,15 +168,13 @@ def _with_likely_edges(
 ) -> GraphChoice:
     """The list with the largest expected F1, strengths tuned to it; gain and description stay those of `choice`.
 
-    Every candidate gets the score
-
-        q = confidence² · [selected] + (1 − confidence²) · leverage^½
-
-    and the K edges of largest score are taken that maximise the expected F1, 2 Σ_{top K} q / (K + Σ q): where the
-    evidence is clear these are the selected edges, else others about as likely join them. Models predict no worse.
+    With q the probabilities of the edges, averaged over the trees of tasks and hub, the K likeliest edges are taken
+    that maximise the expected F1, 2 Σ_{top K} q / (K + Σ q): where the evidence is clear these are the selected edges,
+    else others about as likely join them. Models predict no worse.
     """
-    part = choice.confidence**2
-    selected = fixed | largest_expected_f1(part * choice.selected + (1.0 - part) * np.sqrt(leverage))
+    probabilities = _edge_probabilities(model, choice, leverage, label)
+    choice = replace(choice, probabilities=probabilities)
+    selected = fixed | largest_expected_f1(probabilities)
     if (selected == choice.selected).all():
         return choice
     strength = float(choice.edge_values.max())
@@ -174,6 +188,30 @@ def _with_likely_edges(
         hub=state.hub,
         coefficients=evidence.coefficients,
     )
+
+
+def _edge_probabilities(
+    model: EvidenceModel, choice: GraphChoice, leverage: np.ndarray, label: np.ndarray
+) -> np.ndarray:
+    """Probabilities of the edges, the tasks seen from the models of `choice`, then from those of all likely edges."""
+    main = label == np.bincount(label).argmax()
+    strength, models, likely = float(choice.edge_values.max()), choice.coefficients, choice.selected * (1.0 + leverage)
+    beside = replace(model, hub=np.maximum(choice.hub, HUB_SHARE * model.hub))
+    _, noise = profiled_noise(model.loss, inner_quadratic(beside, choice.edge_values, models))
+    for links in _LINKS:
+        messages = task_messages(_main_part(model.loss, models, main), models[:, main], strength, noise)
+        hub = float(np.median(beside.hub[main]))
+        likely = edge_probabilities(messages, model.edges, strength, hub, likely, links=links)
+        system = beside.system(strength * likely)
+        models = prepare(system).solve(model.loss.moment, start=models, tol=1e-6).require(1e-3).value
+    return likely
+
+
+def _main_part(loss: LeastSquares, coefficients: np.ndarray, main: np.ndarray) -> LeastSquares:
+    """The loss as a function of the main coefficients, the others given; without its constant."""
+    rest = np.einsum("nab,nb->na", loss.gram[:, main][:, :, ~main], coefficients[:, ~main])
+    gram = loss.gram[:, main][:, :, main]
+    return LeastSquares(gram, loss.moment[:, main] - rest, loss.target_square, loss.count)
 
 
 def largest_expected_f1(score: np.ndarray) -> np.ndarray:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from ggmtl.errors import InputError, ParameterError, did_you_mean
-from ggmtl.posterior import WithoutEdge, present_problem, user_units, without_edge
+from ggmtl.inspection.effects import Effects, effects_of
+from ggmtl.posterior import WithoutEdge, user_units
 from ggmtl.regressor import GGMTLRegressor
-from ggmtl.statistics import FoldedLoss, LeastSquares
+from ggmtl.statistics import LeastSquares
 from ggmtl.tasks import locate_tasks
 
 
@@ -146,11 +147,11 @@ def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
     """
     i, j = _positions(model, a, b)
     model._kept_statistics("explain_edge")
-    fit, folded = model._fit_used, model._folded()
+    fit, effects = model._fit_used, effects_of(model)
     present = fit.edge_values > 0
     here = (fit.edges[present] == [i, j]).all(axis=1)
-    removal = _remove(model, folded.total, i, j)
-    errors, held_out = _errors(model, folded, removal, i, j)
+    removal = effects.total.removal(i, j)
+    errors = _errors(effects, removal, i, j)
     unit = model._scaling.target_scale
     error, without, total, total_without = (float(np.sqrt(value)) * unit for value in errors)
     weights = fit.edge_weights(model._settings_used.slopes)[present]
@@ -163,7 +164,7 @@ def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
         without,
         total,
         total_without,
-        held_out,
+        bool(effects.folds),
         _agreements(model, removal, *locate_tasks(model.tasks_, np.array([a, b]))),
         _common_neighbours(model, i, j),
     )
@@ -194,34 +195,17 @@ def _nearest(label: Any, known: np.ndarray) -> str:
     return f" It has {len(known):,} tasks, from {first!r} to {last!r}."
 
 
-def _remove(model: GGMTLRegressor, loss: LeastSquares, i: int, j: int) -> WithoutEdge:
-    fit, settings = model._fit_used, model._settings_used
-    if not np.isfinite(fit.hub).all():
-        # One model for all tasks: there is nothing to remove, and nothing can differ.
-        pooled, width = fit.coefficients, fit.coefficients.shape[1]
-        if loss.count.sum() < model._folded().total.count.sum():
-            ridge = np.diag(np.where(settings.slopes, settings.ridge, 0.0))
-            one = np.linalg.lstsq(loss.gram.sum(axis=0) + ridge, loss.moment.sum(axis=0), rcond=None)[0]
-            pooled = np.tile(one, (len(pooled), 1))
-        return WithoutEdge(pooled, pooled, np.zeros((width, width)))
-    return without_edge(*present_problem(fit, loss, settings), i, j)
-
-
-def _errors(
-    model: GGMTLRegressor, folded: FoldedLoss, removal: WithoutEdge, i: int, j: int
-) -> tuple[list[float], bool]:
-    """Mean squared errors (pair with, pair without, all with, all without), and whether on held-out rows."""
-    if not folded.scored:
-        parts = [(folded.total, removal)]
-    else:
-        parts = [(folded.parts[k], _remove(model, folded.training(k), i, j)) for k in folded.scored]
-    count = np.sum([loss.count for loss, _ in parts], axis=0)
-    kept = np.sum([2.0 * loss.task_values(change.before) for loss, change in parts], axis=0)
-    gone = np.sum([2.0 * loss.task_values(change.coefficients) for loss, change in parts], axis=0)
+def _errors(effects: Effects, removal: WithoutEdge, i: int, j: int) -> list[float]:
+    """Mean squared errors: of the pair with and without the edge, of all tasks with and without."""
+    parts: list[tuple[LeastSquares, np.ndarray, np.ndarray]] = [
+        (part.scored, part.before, part.without(i, j)) for part in effects.folds
+    ] or [(effects.total.scored, removal.before, removal.coefficients)]
+    count = np.sum([loss.count for loss, _, _ in parts], axis=0)
+    kept = np.sum([2.0 * loss.task_values(before) for loss, before, _ in parts], axis=0)
+    gone = np.sum([2.0 * loss.task_values(after) for loss, _, after in parts], axis=0)
     pair, rows = [i, j], float(count[[i, j]].sum())
     means = [float(side[pair].sum()) / max(rows, 1.0) for side in (kept, gone)]
-    means += [float(side.sum()) / float(count.sum()) for side in (kept, gone)]
-    return means, bool(folded.scored)
+    return means + [float(side.sum()) / float(count.sum()) for side in (kept, gone)]
 
 
 def _agreements(model: GGMTLRegressor, removal: WithoutEdge, a: int, b: int) -> tuple[FeatureAgreement, ...]:

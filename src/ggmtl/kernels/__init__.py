@@ -14,10 +14,12 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from ggmtl.errors import check_choice, require
 from ggmtl.kernels import reference
 from ggmtl.kernels.reference import Cycle, Operator
+from ggmtl.kernels.threads import number_of_threads, over_tasks
 
 __all__ = [
     "Cycle",
@@ -30,8 +32,13 @@ __all__ = [
     "nearest_in_neighbourhood",
     "neighbour_lists",
     "segment_cross_products",
+    "sparse_product",
     "system_product",
 ]
+
+
+# Conjugate gradients on matrices of so many numbers are worth more than one thread.
+_SHARED_NUMBERS = 1 << 22
 
 
 def available() -> tuple[str, ...]:
@@ -87,7 +94,13 @@ def inverse_blocks(gram: np.ndarray, diagonal: np.ndarray) -> tuple[np.ndarray, 
     form = _kernels()
     if form is reference:
         return reference.inverse_blocks(gram, diagonal)
-    inverse, log_det, failed = form.inverse_blocks(_input(gram), _input(diagonal))
+    gram, diagonal = _input(gram), _input(diagonal)
+    inverse, log_det = np.zeros(gram.shape), np.zeros(len(gram))
+
+    def rows(first: int, last: int) -> int:
+        return form.inverse_rows(gram, diagonal, inverse, log_det, first, last)
+
+    failed = max(over_tasks(rows, len(gram), gram.size))
     if failed >= 0:
         raise np.linalg.LinAlgError(f"Block {failed} is not positive definite.")
     return inverse, log_det
@@ -95,10 +108,20 @@ def inverse_blocks(gram: np.ndarray, diagonal: np.ndarray) -> tuple[np.ndarray, 
 
 def block_product(blocks: np.ndarray, values: np.ndarray) -> np.ndarray:
     """blocks_i · values_i for symmetric blocks (n, p, p) and values (n, p) or (n, p, r)."""
-    # Many columns are ordinary matrix products, which NumPy hands to BLAS.
-    if values.ndim == 3:
-        return reference.block_product(blocks, values)
-    return _kernels().block_product(_input(blocks), _input(values))
+    form, out = _kernels(), np.empty(values.shape)
+    if values.ndim == 3 or form is reference:
+        # Many columns are ordinary matrix products, which NumPy hands to BLAS.
+        def rows(first: int, last: int) -> None:
+            out[first:last] = reference.block_product(blocks[first:last], values[first:last])
+
+    else:
+        blocks, values = _input(blocks), _input(values)
+
+        def rows(first: int, last: int) -> None:
+            form.block_rows(blocks, values, out, first, last)
+
+    over_tasks(rows, len(blocks), blocks.size)
+    return out
 
 
 def neighbour_lists(edges: np.ndarray, weights: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -111,8 +134,15 @@ def nearest_in_neighbourhood(points: np.ndarray, start: np.ndarray, neighbour: n
 
     Where there are fewer than `k`, the point itself fills the row.
     """
-    lists = (_input(start, np.int64), _input(neighbour, np.int64))
-    return _kernels().nearest_in_neighbourhood(_input(points), *lists, int(k))
+    form = _kernels()
+    if form is reference:
+        return reference.nearest_in_neighbourhood(points, start, neighbour, k)
+    points, start, neighbour = _input(points), _input(start, np.int64), _input(neighbour, np.int64)
+
+    def rows(first: int, last: int) -> np.ndarray:
+        return form.nearest_in_neighbourhood(points, start, neighbour, int(k), first, last)
+
+    return np.concatenate(over_tasks(rows, len(points), points.size * 100))
 
 
 def graph_product(operator: Operator, values: np.ndarray) -> np.ndarray:
@@ -122,7 +152,34 @@ def graph_product(operator: Operator, values: np.ndarray) -> np.ndarray:
 
 def system_product(operator: Operator, values: np.ndarray) -> np.ndarray:
     """A · values for values of shape (n, p)."""
-    return _kernels().system_product(_inputs(operator), _input(values))
+    form = _kernels()
+    if form is reference:
+        return reference.system_product(operator, values)
+    operator, values, out = _inputs(operator), _input(values), np.empty(values.shape)
+    common = form.common_part(operator, values)
+    over_tasks(
+        lambda first, last: form.system_rows(operator, values, common, out, first, last),
+        len(values),
+        operator.gram.size,
+    )
+    return out
+
+
+def sparse_product(matrix: sparse.csr_array, columns: np.ndarray) -> np.ndarray:
+    """matrix · columns for a square sparse matrix by rows and a matrix of columns."""
+    if number_of_threads() == 1:
+        return matrix @ columns
+    out = np.empty(columns.shape)
+
+    def rows(first: int, last: int) -> None:
+        part = slice(int(matrix.indptr[first]), int(matrix.indptr[last]))
+        shape = (last - first, matrix.shape[1])
+        start = matrix.indptr[first : last + 1] - matrix.indptr[first]
+        block = sparse.csr_array((matrix.data[part], matrix.indices[part], start), shape=shape)
+        out[first:last] = block @ columns
+
+    over_tasks(rows, len(columns), matrix.nnz * columns.shape[1])
+    return out
 
 
 def conjugate_gradient(
@@ -135,5 +192,50 @@ def conjugate_gradient(
     patience: int,
 ) -> int:
     """Preconditioned conjugate gradients in place (C-contiguous float64 `value` and `residual`); number of steps."""
-    arguments = (value, residual, float(goal), int(max_iter), int(patience))
-    return _kernels().conjugate_gradient(_inputs(operator), _inputs(cycle), *arguments)
+    form, arguments = _kernels(), (value, residual, float(goal), int(max_iter), int(patience))
+    if form is not reference and not len(cycle.levels) and operator.gram.size >= _SHARED_NUMBERS:
+        return _shared_conjugate_gradient(form, _inputs(operator), _input(cycle.inverse), *arguments)
+    return form.conjugate_gradient(_inputs(operator), _inputs(cycle), *arguments)
+
+
+def _shared_conjugate_gradient(
+    form: ModuleType,
+    operator: Operator,
+    inverse: np.ndarray,
+    value: np.ndarray,
+    residual: np.ndarray,
+    goal: float,
+    max_iter: int,
+    patience: int,
+) -> int:
+    """Conjugate gradients with block-Jacobi, every pass over the tasks shared among threads.
+
+    Three passes per step read every matrix once: the image of the direction; the step with the correction of its
+    residual; the next direction.
+    """
+    n, size = len(value), operator.gram.size
+    correction, image = np.empty_like(value), np.empty_like(value)
+
+    def total(function: Any, *arguments: Any) -> Any:
+        parts = over_tasks(lambda first, last: function(*arguments, first, last), n, size)
+        return np.sum(parts, axis=0)
+
+    image[:] = 0.0
+    product, _ = total(form.descend_rows, inverse, 0.0, image, image, value, residual, correction)
+    direction = correction.copy()
+    steps, best, since_best = 0, np.inf, 0
+    while steps < max_iter:
+        common = form.common_part(operator, _input(direction))
+        curvature = total(form.system_rows, operator, _input(direction), common, image)
+        alpha = product / curvature if curvature > 0 else 0.0
+        following, square = total(form.descend_rows, inverse, alpha, direction, image, value, residual, correction)
+        steps += 1
+        norm = float(np.sqrt(square))
+        if norm <= goal:
+            break
+        best, since_best = (norm, 0) if norm < 0.99 * best else (best, since_best + 1)
+        if since_best >= patience:
+            break
+        over_tasks(lambda a, b, beta=following / product: form.direct_rows(beta, correction, direction, a, b), n, size)
+        product = following
+    return steps

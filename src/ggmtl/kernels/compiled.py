@@ -58,12 +58,11 @@ def _subtract_rows(target, rows, factors, column, first, last, low, high):
 
 
 @njit(cache=True, nogil=True)
-def inverse_blocks(gram, diagonal):
-    """(G_i + diag(s_i))⁻¹, ln|G_i + diag(s_i)|, and the first block that is not positive definite, or −1."""
-    n, p = diagonal.shape
-    out, log_det = np.zeros((n, p, p)), np.zeros(n)
+def inverse_rows(gram, diagonal, out, log_det, first, last):
+    """(G_i + diag(s_i))⁻¹ and ln|G_i + diag(s_i)|; the first block that is not positive definite, or −1."""
+    p = diagonal.shape[1]
     upper, root = np.empty((p, p)), np.empty((p, p))
-    for i in range(n):
+    for i in range(first, last):
         upper[:] = gram[i]
         root[:] = 0.0
         for k in range(p):
@@ -72,7 +71,7 @@ def inverse_blocks(gram, diagonal):
             # 1. Row k of U with UᵀU = G + diag(s).
             _subtract_rows(upper[k], upper, upper, k, 0, k, k, p)
             if not upper[k, k] > 0.0:
-                return out, log_det, i
+                return i
             log_det[i] += math.log(upper[k, k])
             scale = 1.0 / math.sqrt(upper[k, k])
             for j in range(k, p):
@@ -89,7 +88,7 @@ def inverse_blocks(gram, diagonal):
             for j in range(k + 1):
                 row[j] = -row[j]
                 out[i, j, k] = row[j]
-    return out, log_det, -1
+    return -1
 
 
 @njit(cache=True, nogil=True)
@@ -110,12 +109,10 @@ def _multiply(block, vector, out):
 
 
 @njit(cache=True, nogil=True)
-def block_product(blocks, values):
+def block_rows(blocks, values, out, first, last):
     """blocks_i · values_i for symmetric blocks (n, p, p) and values (n, p)."""
-    out = np.empty(values.shape)
-    for i in range(len(values)):
+    for i in range(first, last):
         _multiply(blocks[i], values[i], out[i])
-    return out
 
 
 @njit(cache=True, nogil=True)
@@ -140,13 +137,13 @@ def neighbour_lists(edges, weights, n):
 
 
 @njit(cache=True, nogil=True)
-def nearest_in_neighbourhood(points, start, neighbour, k):
-    """The `k` nearest among the neighbours of every point and their neighbours."""
+def nearest_in_neighbourhood(points, start, neighbour, k, first, last):
+    """The `k` nearest among the neighbours of every point first … last − 1 and their neighbours."""
     n, d = points.shape
-    nearest, seen = np.empty((n, k), np.int64), np.full(n, -1)
+    nearest, seen = np.empty((last - first, k), np.int64), np.full(n, -1)
     distance = np.empty(k)
-    for i in range(n):
-        row, filled, here = nearest[i], 0, points[i]
+    for i in range(first, last):
+        row, filled, here = nearest[i - first], 0, points[i]
         seen[i] = i
         # The point itself stands at the head of its list, so that one loop sees neighbours and theirs.
         for a in range(start[i] - 1, start[i + 1]):
@@ -178,10 +175,9 @@ def nearest_in_neighbourhood(points, start, neighbour, k):
 
 
 @njit(cache=True, nogil=True)
-def _multiply_graph(operator, values, out):
-    """out = (W ⊗ diag(Λ) + (11ᵀ/n) ⊗ diag(h)) · values."""
+def _common_part(operator, values):
+    """The hub's part of the graph product, the same for every task."""
     n, p = values.shape
-    # 1. The hub's part, the same for every task.
     common = np.zeros(p)
     if operator.hub_share.any():
         for i in range(n):
@@ -189,8 +185,14 @@ def _multiply_graph(operator, values, out):
                 common[k] += values[i, k]
         for k in range(p):
             common[k] *= operator.hub_share[k]
-    # 2. The sum over neighbours.
-    for i in range(n):
+    return common
+
+
+@njit(cache=True, nogil=True)
+def _multiply_graph_rows(operator, values, common, out, first, last):
+    """Rows of out = (W ⊗ diag(Λ) + (11ᵀ/n) ⊗ diag(h)) · values."""
+    p = values.shape[1]
+    for i in range(first, last):
         row = out[i]
         for k in range(p):
             row[k] = 0.0
@@ -200,6 +202,56 @@ def _multiply_graph(operator, values, out):
                 row[k] += weight * other[k]
         for k in range(p):
             row[k] = row[k] * operator.coupling[k] + common[k]
+
+
+@njit(cache=True, nogil=True)
+def _multiply_graph(operator, values, out):
+    """out = (W ⊗ diag(Λ) + (11ᵀ/n) ⊗ diag(h)) · values."""
+    _multiply_graph_rows(operator, values, _common_part(operator, values), out, 0, len(values))
+
+
+@njit(cache=True, nogil=True)
+def system_rows(operator, values, common, out, first, last):
+    """Rows of out = A · values, and their part of the inner product of values and out."""
+    p = values.shape[1]
+    scratch, total = np.empty(p), 0.0
+    _multiply_graph_rows(operator, values, common, out, first, last)
+    for i in range(first, last):
+        _multiply(operator.gram[i], values[i], scratch)
+        for k in range(p):
+            out[i, k] = scratch[k] + operator.diagonal[i, k] * values[i, k] - out[i, k]
+            total += out[i, k] * values[i, k]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def common_part(operator, values):
+    """The hub's part of A · values, the same for every task, shape (p,)."""
+    return _common_part(operator, values)
+
+
+@njit(cache=True, nogil=True)
+def descend_rows(inverse, alpha, direction, image, value, residual, correction, first, last):
+    """Rows of value += α·direction, residual −= α·image and correction = B·residual; their two inner products."""
+    p = value.shape[1]
+    product, square = 0.0, 0.0
+    for i in range(first, last):
+        for k in range(p):
+            value[i, k] += alpha * direction[i, k]
+            residual[i, k] -= alpha * image[i, k]
+        _multiply(inverse[i], residual[i], correction[i])
+        for k in range(p):
+            product += residual[i, k] * correction[i, k]
+            square += residual[i, k] * residual[i, k]
+    return product, square
+
+
+@njit(cache=True, nogil=True)
+def direct_rows(beta, correction, direction, first, last):
+    """Rows of direction = correction + β·direction."""
+    for i in range(first, last):
+        for k in range(direction.shape[1]):
+            direction[i, k] = correction[i, k] + beta * direction[i, k]
 
 
 @njit(cache=True, nogil=True)
@@ -218,14 +270,6 @@ def graph_product(operator, values):
     """(W ⊗ diag(Λ) + (11ᵀ/n) ⊗ diag(h)) · values."""
     out = np.empty(values.shape)
     _multiply_graph(operator, values, out)
-    return out
-
-
-@njit(cache=True, nogil=True)
-def system_product(operator, values):
-    """A · values."""
-    out = np.empty(values.shape)
-    _multiply_system(operator, values, out, np.empty(values.shape[1]))
     return out
 
 

@@ -102,8 +102,18 @@ def unpack_labels(kind: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
     return labels.astype("<i8").view(kind)
 
 
+# Half the largest float32, since rounding may double a value's last power of two, and the smallest normal one.
+_LARGEST_SINGLE, _SMALLEST_SINGLE = 1.7e38, 1.2e-38
+
+
 def round_mantissa(values: np.ndarray, bits: int = 12) -> np.ndarray:
-    """float32 with few bits in the mantissa, which compress well; for values that are estimates anyway."""
+    """float32 with few bits in the mantissa, which compress well; for values that are estimates anyway.
+
+    Values outside the range of float32 stay as they are.
+    """
+    size = np.abs(values)[np.isfinite(values) & (np.asarray(values) != 0)]
+    if size.max(initial=1.0) > _LARGEST_SINGLE or size.min(initial=1.0) < _SMALLEST_SINGLE:
+        return np.asarray(values, dtype=np.float64)
     whole = np.asarray(values, dtype=np.float32).view(np.uint32)
     drop = np.uint32(23 - bits)
     half = np.uint32(1) << (drop - np.uint32(1))

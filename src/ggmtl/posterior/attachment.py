@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.sparse import coo_array, csr_array, diags_array
 
 from ggmtl.bilevel import GraphFit, Settings, refit
 from ggmtl.path import independent_level, pooled_level
@@ -99,9 +100,10 @@ def _attach_alike(fit: GraphFit, task: _NewTask) -> AttachedTask:
     if probability[0] > 0.5:
         return AttachedTask(coefficients, np.empty(0, dtype=np.int64), 0.0, fit.coupling, covariance)
     scale, kind = np.unravel_index(np.argmax(probability[1:]), (len(_NEARBY), len(ties.share)))
-    neighbours = np.flatnonzero(ties.strengths[kind])
-    values = _NEARBY[scale] * ties.strengths[kind, neighbours]
-    return AttachedTask(coefficients, neighbours, values, fit.coupling, covariance)
+    chosen = ties.strengths[[kind]].tocoo()
+    order = np.argsort(chosen.col)
+    values = _NEARBY[scale] * chosen.data[order]
+    return AttachedTask(coefficients, chosen.col[order].astype(np.int64), values, fit.coupling, covariance)
 
 
 @dataclass(frozen=True)
@@ -110,37 +112,44 @@ class _Ties:
 
     Parameters
     ----------
-    strengths : array of shape (kinds, n)
+    strengths : sparse array of shape (kinds, n)
         e to every task.
+    total : array of shape (kinds,)
+        Σe_j.
+    drawn : array of shape (kinds, p)
+        Σe_jw_j.
     share : array of shape (kinds,)
         How many of the n + 1 possibilities are of this kind.
     """
 
-    strengths: np.ndarray
+    strengths: csr_array
+    total: np.ndarray
+    drawn: np.ndarray
     share: np.ndarray
 
     @classmethod
     def of(cls, fit: GraphFit, task: _NewTask) -> _Ties:
         n, present = len(fit.coefficients), fit.edge_values > 0
+        (i, j), values = fit.edges[present].T, fit.edge_values[present]
+        table = coo_array((np.tile(values, 2), (np.append(i, j), np.append(j, i))), shape=(n, n)).tocsr()
+        table = (table + diags_array(table.max(axis=1).toarray().ravel())).tocsr()
         linked = np.unique(fit.edges[present])
         if len(linked) > _MOST_ALIKE:
-            linked = np.sort(linked[np.argsort(task.misfit(fit.coefficients[linked]))[:_MOST_ALIKE]])
-        table = np.zeros((len(linked), n))
-        for i, j in (fit.edges[present].T, fit.edges[present, ::-1].T):
-            inside = np.isin(i, linked)
-            table[np.searchsorted(linked, i[inside]), j[inside]] = fit.edge_values[present][inside]
-        table[np.arange(len(linked)), linked] = table.max(axis=1)
-        # Tasks of one cluster have the same neighbours to rounding: one kind.
-        rounded = np.round(table / table.max(), 9)
-        _, first, number = np.unique(rounded, axis=0, return_index=True, return_counts=True)
-        return cls(table[first], number / (n + 1.0))
+            linked = linked[np.argsort(task.misfit(fit.coefficients[linked]))[:_MOST_ALIKE]]
+        table = table[linked]
+        total, drawn = table.sum(axis=1), table @ fit.coefficients
+        # Tasks of one cluster draw to the same place to rounding: one kind.
+        place = np.column_stack([total, drawn])
+        _, first, number = np.unique(
+            np.round(place / np.abs(place).max(axis=0), 9), axis=0, return_index=True, return_counts=True
+        )
+        return cls(table[first], total[first], drawn[first], number / (n + 1.0))
 
     def priors(self, fit: GraphFit, task: _NewTask, scale: float) -> tuple[np.ndarray, np.ndarray]:
         """Means and diagonal precisions, both of shape (kinds, p), all strengths multiplied by `scale`."""
         hub = np.maximum(fit.hub, 1e-6 * task.pull)
-        strengths = scale * self.strengths
-        precision = hub + strengths.sum(axis=1)[:, None] * fit.coupling
-        return (hub * task.common + fit.coupling * (strengths @ fit.coefficients)) / precision, precision
+        precision = hub + scale * self.total[:, None] * fit.coupling
+        return (hub * task.common + scale * fit.coupling * self.drawn) / precision, precision
 
 
 @dataclass(frozen=True)
@@ -166,7 +175,7 @@ class _NewTask:
         −½ [ (rᵀr − bᵀ(G + P)⁻¹b)/σ² + ln|G + P| − ln|P| ] with r = y − Zm and b = Zᵀr.
         """
         b = self.moment - means @ self.gram
-        matrix = self.gram + np.apply_along_axis(np.diag, -1, precision)
+        matrix = self.gram + precision[..., None] * np.eye(len(self.gram))
         solved = np.linalg.solve(matrix, b[..., None])[..., 0] if precision.ndim > 1 else np.linalg.solve(matrix, b.T).T
         explained = np.einsum("rp,rp->r", b, solved)
         log_det = np.linalg.slogdet(matrix)[1] - np.log(precision).sum(axis=-1)

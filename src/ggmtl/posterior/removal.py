@@ -39,7 +39,7 @@ def without_edge(problem: InnerProblem, values: np.ndarray, i: int, j: int) -> W
 
     The other penalties are solved again.
     """
-    solution = solve_inner(problem, values, tol=1e-13)
+    solution = solve_inner(problem, values, tol=1e-11)
     edge = np.flatnonzero((problem.edges == sorted((i, j))).all(axis=1))
     if not len(edge):
         _, S = _pair_response(problem, values, solution.coefficients, i, j)
@@ -53,7 +53,7 @@ def without_edge(problem: InnerProblem, values: np.ndarray, i: int, j: int) -> W
             changed = solution.coefficients + Z @ np.linalg.solve(rest, strength * u)
             return WithoutEdge(solution.coefficients, changed, S @ np.linalg.inv(rest))
     left = np.where(np.arange(len(values)) == edge[0], 0.0, values)
-    changed = solve_inner(problem, left, solution.coefficients, tol=1e-13).coefficients
+    changed = solve_inner(problem, left, solution.coefficients, tol=1e-11).coefficients
     _, S = _pair_response(problem, left, changed, i, j)
     return WithoutEdge(solution.coefficients, changed, S)
 
@@ -65,5 +65,5 @@ def _pair_response(
     n, p = problem.loss.moment.shape
     right = np.zeros((n, p, p))
     right[i], right[j] = np.eye(p), -np.eye(p)
-    Z = prepare(problem.hessian(coefficients, values)).solve(right, tol=1e-13).require(1e-6).value
+    Z = prepare(problem.hessian(coefficients, values)).solve(right, tol=1e-11).require(1e-6).value
     return Z, Z[i] - Z[j]

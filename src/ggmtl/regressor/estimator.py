@@ -18,6 +18,7 @@ from ggmtl.path import PathResult, fit_path, is_large
 from ggmtl.regressor.fitted import table_kind
 from ggmtl.regressor.growing import GrowingModel
 from ggmtl.regressor.parameters import check_parameters, criterion_used, settings_of
+from ggmtl.regressor.placing import placed
 from ggmtl.regressor.resuming import journal_of
 from ggmtl.shell import LearnedModels, TaskRegressor, logger, verbose_logging
 from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics
@@ -68,15 +69,16 @@ class GGMTLRegressor(GrowingModel):
     unseen : {"error", "hub"}
         What ``predict`` does with a task that was not in the training data.
     max_iter : int
-        Outer steps at most. Evidence takes no more than 20: later ones claim more certainty than there is.
+        Outer steps at most. Evidence takes no more than 20 anyway: later ones claim more certainty than there is.
     tol : float
         Outer tolerance: largest entry of the projected gradient, relative to the criterion. By evidence, steps end when
         one gains less than 10⁴ · `tol` nats, where the evidence is exact.
     checkpoint : str or Path, optional
         A file in which ``fit`` records what it has done, every few seconds. A fit that was killed goes on from there
         when it is started again with the same data and parameters; a finished one is read back at once.
-    device : {"cpu"}
-        Reserved for other devices; this version computes on the CPU.
+    device : {"cpu", "cuda", "cuda:0", …}
+        Where very many tasks are fitted by evidence: on the CPU, or on a GPU through torch. Few tasks are fitted on the
+        CPU in any case, where they are faster. Results agree up to the noise of the samples that evidence draws.
     n_jobs : int, optional
         Processes for cross-validation.
     random_state : int, optional
@@ -103,8 +105,9 @@ class GGMTLRegressor(GrowingModel):
     validation_error_ : float or None
         Root mean squared error on rows that the models had not seen, everything relearned without them.
     history_ : list of float
-        The criterion after every outer step, the start first: the outer loss, or the negative log evidence (less its
-        value at the start, where that is only estimated). One value for a level without outer steps of its own.
+        The criterion after every outer step, the start first: the outer loss or the negative log evidence; one value
+        for the hub. Where the evidence is sampled and its value not known, the factor by which the mean strength of the
+        edges would have to change, after every step: it goes to one.
     status_ : {"converged", "flat", "stopped", "max_iter", "interrupted"}
         How the outer steps behind the chosen level ended. ``"flat"``: no further decrease can be told from rounding;
         ``"stopped"``: evidence took the steps that it takes by design; ``"interrupted"``: by Ctrl-C.
@@ -194,10 +197,9 @@ class GGMTLRegressor(GrowingModel):
         self._standard_errors = self._noise = self._posterior_kept = None
         self._attached = []
         settings = settings_of(self, folds[0].n_features)
-        folded = FoldedLoss(tuple(folds), self._scored_from)
         with verbose_logging(self.verbose):
             result = fit_path(
-                folded,
+                placed(FoldedLoss(tuple(folds), self._scored_from), self.device),
                 settings,
                 self.tasks_,
                 criterion=criterion_used(self),

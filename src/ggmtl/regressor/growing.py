@@ -130,7 +130,7 @@ class GrowingModel(FittedModel):
         folds = super()._deal(data)
         self._group_folds = None
         if folds is not None and data.groups is not None:
-            self._group_folds = dict(zip(data.groups.tolist(), folds.tolist()))
+            self._group_folds = dict(zip(_plain_labels(data.groups), folds.tolist()))
         return folds
 
     def _read_more(self, X: Any, y: Any, tasks: Any, sample_weight: Any, groups: Any) -> TaskData:
@@ -174,9 +174,9 @@ class GrowingModel(FittedModel):
         else:
             folds = np.zeros(len(data), dtype=np.int64)
         if data.groups is not None:
-            known = self._group_folds or {}
-            folds = np.array([known.get(group, fold) for group, fold in zip(data.groups.tolist(), folds.tolist())])
-            self._group_folds = known | dict(zip(data.groups.tolist(), folds.tolist()))
+            known, groups = self._group_folds or {}, _plain_labels(data.groups)
+            folds = np.array([known.get(group, fold) for group, fold in zip(groups, folds.tolist())])
+            self._group_folds = known | dict(zip(groups, folds.tolist()))
         part = TaskStatistics.from_data(data, folds)
         missing = like.n_folds - len(part.cross)
         return replace(part, cross=np.concatenate([part.cross, np.zeros((missing, *part.cross.shape[1:]))]))
@@ -201,7 +201,7 @@ class GrowingModel(FittedModel):
         if named or numbered:
             data = read_training(X, y, task=self.task, estimator=type(self).__name__)
             if (data.tasks != label[0]).any():
-                raise InputError(f"add_task({label[0]!r}, …): column {self.task!r} of X names other tasks.")
+                raise InputError(f"add_task({label[0].item()!r}, …): column {self.task!r} of X names other tasks.")
         else:
             data = read_training(X, y, np.repeat(label, len(X)), estimator=type(self).__name__)
         return self._check_features(data)
@@ -235,3 +235,8 @@ class GrowingModel(FittedModel):
             self._attached = [*self._attached, (label[0], attached.covariance)]
         result = PathResult(tuple(levels), errors, result.chosen, result.criterion)
         self._set_models(self._learned(result, self._settings_used, grown, {"path_": self.path_}))
+
+
+def _plain_labels(labels: np.ndarray) -> list[Any]:
+    """Labels that a file can hold: text and numbers as they are, times as whole numbers."""
+    return (labels.view(np.int64) if labels.dtype.kind in "mM" else labels).tolist()

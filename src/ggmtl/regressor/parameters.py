@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,7 @@ def check_parameters(model: Any) -> None:
         raise ParameterError(f"n_jobs must be None or a whole number other than zero. Got {model.n_jobs!r} instead.")
     if isinstance(model.edge_entropy, str):
         check_choice("edge_entropy", model.edge_entropy, ("auto",))
-    check_choice("device", model.device, ("cpu",))
+    check_device_name(model)
     if model.checkpoint is not None and not isinstance(model.checkpoint, (str, os.PathLike)):
         raise ParameterError(f"checkpoint must be None or the name of a file. Got {model.checkpoint!r} instead.")
     squared = model.penalty == "squared_l2"
@@ -121,6 +122,18 @@ def check_parameters(model: Any) -> None:
         )
     if not isinstance(model.coupling, str) and np.ndim(model.coupling) == 1 and not squared:
         raise ParameterError('One coupling per feature needs penalty="squared_l2". Give a single number instead.')
+
+
+def check_device_name(model: Any) -> None:
+    """Refuse names that mean nothing, and criteria that have no form on a device; whether it is there is not asked."""
+    if not isinstance(model.device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", model.device):
+        raise ParameterError(f'device must be "cpu", "cuda" or "cuda:0", "cuda:1", …. Got {model.device!r} instead.')
+    if model.device != "cpu" and criterion_used(model) != "evidence":
+        raise ParameterError(
+            f'device={model.device!r} needs criterion="evidence", with the default penalty, hub, coupling and sparsity: '
+            f"criterion={criterion_used(model)!r}, which these parameters ask for, is computed on the CPU only. "
+            'Use device="cpu".'
+        )
 
 
 def _steps(value: Any) -> int:

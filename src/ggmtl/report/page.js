@@ -391,8 +391,8 @@
   };
   const emptyWords = () => {
     if (data.edges.length) return "No links at this level. Move the slider to see denser graphs.";
-    const reason = data.verdict.kind === "independent" ? "No links: the tasks do best each by itself." : "No links: beyond the common model, no two tasks are alike enough.";
-    return ordered.length > 1 ? `${reason} The slider shows the links of denser graphs, which did not lower the error.` : reason;
+    const reason = data.verdict.kind === "independent" ? "No links: the tasks do best each by itself." : "No links: beyond the common model, links did not help.";
+    return ordered.length > 1 ? `${reason} The slider shows the graphs that were tried.` : reason;
   };
 
   // ------------------------------------------------------------------ choosing
@@ -456,12 +456,13 @@
     const ends = known.flatMap(([entry]) => [entry.error - (entry.standard_error || 0), entry.error + (entry.standard_error || 0)]);
     const [least, most] = [Math.min(...ends), Math.max(...ends)], x = (value) => left + 8 + (W - left - right - 16) * (value - least) / (most - least || 1);
     const svg = drawn("svg", { viewBox: `0 0 ${W} ${H}`, role: "group", "aria-label": "Error of every level" });
+    const finest = Math.min(...known.map(([entry]) => entry.standard_error || entry.error)) || 1;
     known.forEach(([entry, k], place) => {
       const y = step * (place + 0.5), spread = entry.standard_error || 0, chosen = k === chosenLevel;
       const simple = ["pooled", "hub", "independent"].includes(entry.name);
       svg.append(drawn("line", { class: "grid", x1: left, x2: W - right, y1: y, y2: y }), drawn("line", { class: "bar-line", x1: x(entry.error - spread), x2: x(entry.error + spread), y1: y, y2: y }),
         drawn("circle", { class: `dot${simple ? "" : " graph"}`, cx: x(entry.error), cy: y, r: 5 }), drawn("text", { class: chosen ? "strong" : "", x: 0, y: y + 4 }, levelTitle(entry).replace(" for all", "") + (chosen ? " ✓" : "")),
-        drawn("text", { class: chosen ? "strong" : "", x: W, y: y + 4, "text-anchor": "end" }, number(entry.error, 4)));
+        drawn("text", { class: chosen ? "strong" : "", x: W, y: y + 4, "text-anchor": "end" }, fixed(entry.error, finest)));
       if (chosen) svg.append(drawn("circle", { class: "ring", cx: x(entry.error), cy: y, r: 9 }));
     });
     return svg;

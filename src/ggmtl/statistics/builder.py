@@ -10,7 +10,7 @@ from ggmtl.errors import InputError, InputTypeError, ParameterError
 from ggmtl.kernels import segment_cross_products
 from ggmtl.statistics.folds import check_fold_number, hash_folds
 from ggmtl.statistics.moments import TaskStatistics
-from ggmtl.tasks import LARGEST, check_range
+from ggmtl.tasks import check_range
 
 # Bytes of the row buffer.
 _BUFFER_BYTES = 2**25
@@ -224,9 +224,9 @@ class StatisticsBuilder:
     def _check_range(self) -> None:
         """Refuse columns whose squares overflowed, or vanished though the column is not zero."""
         square = np.einsum("nkpp->p", self._cross[: self.n_tasks])
-        largest = np.maximum(np.sqrt(np.delete(square, -2)), np.abs(self._origin))
+        largest = np.maximum(np.sqrt(np.delete(square, -2)), np.abs(self._origin) * np.sqrt(self.n_rows))
         for name, value in zip([*self.feature_names, None], largest.tolist()):
-            check_range(name, min(value, LARGEST) if np.isfinite(value) else np.inf)
+            check_range(name, value if np.isfinite(value) else np.inf)
 
 
 def _permuted(blocks: np.ndarray, order: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -50,6 +50,29 @@ class LeastSquares:
         """The same loss as a function of coefficients times `unit`."""
         return LeastSquares(self.gram / np.outer(unit, unit), self.moment / unit, self.target_square, self.count)
 
+    def pooled(self) -> tuple[np.ndarray, np.ndarray]:
+        """Σ_i G_i and Σ_i m_i, shapes (p, p) and (p,)."""
+        return self.gram.sum(axis=0), self.moment.sum(axis=0)
+
+    def alone(self, ridge: np.ndarray) -> np.ndarray:
+        """The minimum of every task by itself, with ridges of shape (n, p); of several minima the shortest."""
+        blocks = self.gram + ridge[:, :, None] * np.eye(self.n_features)
+        try:
+            return np.linalg.solve(blocks, self.moment[..., None])[..., 0]
+        except np.linalg.LinAlgError:
+            return np.matmul(np.linalg.pinv(blocks, hermitian=True), self.moment[..., None])[..., 0]
+
+    def joined(self, others: Sequence[LeastSquares]) -> LeastSquares:
+        """The loss over these rows and those of the others."""
+        gram, moment = self.gram.copy(), self.moment.copy()
+        target_square, count = self.target_square.copy(), self.count.copy()
+        for loss in others:
+            gram += loss.gram
+            moment += loss.moment
+            target_square += loss.target_square
+            count += loss.count
+        return LeastSquares(gram, moment, target_square, count)
+
     def gradient(self, coefficients: np.ndarray) -> np.ndarray:
         """X_iᵀ(X_i w_i − y_i) of every task, shape (n, p)."""
         return np.matmul(self.gram, coefficients[..., None])[..., 0] - self.moment
@@ -78,14 +101,7 @@ def least_squares(cross: np.ndarray, intercept: bool) -> LeastSquares:
 def sum_of(losses: Iterable[LeastSquares]) -> LeastSquares:
     """The loss over the union of rows."""
     first, *rest = losses
-    gram, moment = first.gram.copy(), first.moment.copy()
-    target_square, count = first.target_square.copy(), first.count.copy()
-    for loss in rest:
-        gram += loss.gram
-        moment += loss.moment
-        target_square += loss.target_square
-        count += loss.count
-    return LeastSquares(gram, moment, target_square, count)
+    return first.joined(rest) if rest else first
 
 
 @dataclass(frozen=True)
@@ -106,7 +122,7 @@ class FoldedLoss:
     @cached_property
     def total(self) -> LeastSquares:
         """The loss over all rows."""
-        return self.parts[0] if len(self.parts) == 1 else sum_of(self.parts)
+        return sum_of(self.parts)
 
     @property
     def scored(self) -> tuple[int, ...]:

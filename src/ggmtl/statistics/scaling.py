@@ -9,6 +9,9 @@ import numpy as np
 from ggmtl.statistics.moments import TaskStatistics
 from ggmtl.statistics.quadratic import LeastSquares, least_squares
 
+# Beside the mean of a constant column, its rounding noise is nothing at this scale.
+_VANISHING = 1e30
+
 
 @dataclass(frozen=True)
 class Scaling:
@@ -40,6 +43,9 @@ class Scaling:
         spread[spread <= 1e-11 * np.abs(statistics.origin + shift)] = 0.0
         scale = np.where(spread > 0, spread, 1.0)
         features = scale[:-1] if standardize else np.ones(len(scale) - 1)
+        # Where such noise is left after centring, make it vanish: a slope on it would be as large as it is wrong.
+        noisy = ((spread == 0) & (square > 0))[:-1]
+        features[noisy] = _VANISHING * np.maximum(np.abs(center[:-1][noisy]), 1.0)
         return cls(center[:-1], features, float(center[-1]), float(scale[-1]), intercept)
 
     def design(self, statistics: TaskStatistics) -> list[LeastSquares]:

@@ -19,8 +19,9 @@ _SIMPLE_VERDICTS = {
 }
 _MEANINGS = {
     "pooled": "All tasks follow the same model: rows of one task say as much about another as about itself.",
-    "hub": "All tasks follow one common model, and each departs from it in its own way. No two depart alike beyond "
-    "chance, so no link is drawn; every task still learns from all others through the common model.",
+    "hub": "All tasks follow one common model, and each departs from it in its own way. Linking tasks that depart "
+    "alike does not predict rows not seen any better, so no link is drawn; every task still learns from all others "
+    "through the common model.",
     "independent": "What one task shows does not carry over to another: each model is learned from its own rows.",
     "empty": "Beyond the common model, no two tasks are alike enough for a link.",
     "graph": "Linked tasks have models that are closer than the common model explains, and learn from each other.",

@@ -13,7 +13,11 @@ require("torch", "gpu", "The torch form of the kernels")
 from ggmtl.kernels.on_torch.blocks import inverse_and_log_determinant, inverse_blocks  # noqa: E402
 from ggmtl.kernels.on_torch.hub import TensorHubEvidence, hub_evidence  # noqa: E402
 from ggmtl.kernels.on_torch.hypergradient import TensorEvaluation, evaluate_hold_out  # noqa: E402
-from ggmtl.kernels.on_torch.neighbours import nearest_neighbours, neighbour_edges  # noqa: E402
+from ggmtl.kernels.on_torch.neighbours import (  # noqa: E402
+    nearest_in_neighbourhood,
+    nearest_neighbours,
+    neighbour_edges,
+)
 from ggmtl.kernels.on_torch.products import (  # noqa: E402
     TensorGraph,
     block_product,
@@ -40,6 +44,7 @@ __all__ = [
     "hub_evidence",
     "inverse_and_log_determinant",
     "inverse_blocks",
+    "nearest_in_neighbourhood",
     "nearest_neighbours",
     "neighbour_edges",
     "row_sums",

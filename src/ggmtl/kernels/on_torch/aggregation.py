@@ -61,9 +61,9 @@ def build_levels(graph: TensorGraph, weights: Tensor) -> tuple[GraphLevel, ...]:
             aggregate, n_next = aggregate_nodes(graph.edges, weights, degree[:, 0])
         if aggregate is None or n_next > 0.8 * graph.n:
             return (*levels, GraphLevel(adjacency, degree, size))
-        order = torch.argsort(aggregate, stable=True)
-        ones = weights.new_ones(len(order))
-        members = compressed_rows(group_starts(aggregate, n_next), order, ones, graph.n)
+        order = torch.argsort(aggregate, stable=True).to(graph.start.dtype)
+        start = group_starts(aggregate, n_next).to(graph.start.dtype)
+        members = compressed_rows(start, order, weights.new_ones(graph.n), graph.n)
         levels.append(GraphLevel(adjacency, degree, size, aggregate, members))
         graph, weights = _merge(graph.edges, weights, aggregate, n_next)
         size = members @ size
@@ -115,7 +115,7 @@ def _merge(edges: Tensor, weights: Tensor, aggregate: Tensor, n_next: int) -> tu
     """Edges between aggregates, with summed weights."""
     ends = aggregate[edges].sort(dim=1).values
     between = (ends[:, 0] != ends[:, 1]) & (weights > 0)
-    key, order = (ends[between] @ ends.new_tensor([[n_next], [1]]))[:, 0].sort(stable=True)
+    key, order = (ends[between, 0] * n_next + ends[between, 1]).sort(stable=True)
     pairs, count = torch.unique_consecutive(key, return_counts=True)
     total = torch.segment_reduce(weights[between][order], "sum", lengths=count) if len(pairs) else weights[:0]
     merged = torch.stack([pairs // n_next, pairs % n_next], dim=1)

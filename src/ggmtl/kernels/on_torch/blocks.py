@@ -53,7 +53,7 @@ def inverse_blocks(gram: Tensor, diagonal: Tensor, *, store: torch.dtype | None 
     """
     out = torch.empty(gram.shape, dtype=store or diagonal.dtype, device=gram.device)
     logs = []
-    for rows in chunks(len(gram), 4 * gram[:1].numel()):
+    for rows in chunks(len(gram), 2 * gram[:1].numel()):
         inverse, log_determinant = inverse_and_log_determinant(shifted(gram[rows], diagonal[rows]))
         out[rows] = inverse
         logs.append(torch.isfinite(log_determinant).all())

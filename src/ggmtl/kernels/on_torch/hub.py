@@ -40,47 +40,40 @@ def hub_evidence(loss: TensorLoss, hub: Tensor, ridge: float = 1e-10) -> TensorH
     n, p = loss.moment.shape
     ranges = list(chunks(n, 6 * p * p))
     keep = len(ranges) == 1 or _fits(n * p * p * hub.element_size(), hub.device)
-    # 1. What every task says about the common model.
+    # 1. What every task says about the common model; Σ_i k kᵀ for each row k of the K_i.
     pooled, right, log_det = hub.new_zeros(p, p), hub.new_zeros(p), hub.new_zeros(())
+    variance, cross = hub.new_zeros(p), hub.new_zeros(p, p, p)
     kept = []
     for rows in ranges:
-        inverse, data, chunk_log_det = _task_matrices(loss, rows, hub, ridge)
+        inverse, shrink, chunk_log_det = _task_matrices(loss, rows, hub, ridge)
         log_det += chunk_log_det
-        pooled += hub.unsqueeze(1) * torch.bmm(inverse, data).sum(0)
+        pooled += hub.unsqueeze(1) * shrink.sum(0)
         right += hub * block_product(inverse, loss.moment[rows].to(hub.dtype)).sum(0)
+        variance += inverse.diagonal(dim1=1, dim2=2).sum(0)
+        cross += torch.bmm(shrink.permute(1, 2, 0), shrink.permute(1, 0, 2))
         kept.append(inverse if keep else None)
     pooled = 0.5 * (pooled + pooled.T)
     spread = torch.linalg.inv(pooled)
     common = spread @ right
-    # 2. The models, and how far they are known.
-    coefficients, variance = hub.new_empty(n, p), hub.new_zeros(p)
+    variance += (cross * spread).sum((1, 2))
+    # 2. The models.
+    coefficients = hub.new_empty(n, p)
     for rows, inverse in zip(ranges, kept):
         if inverse is None:
             inverse = _task_matrices(loss, rows, hub, ridge)[0]
         coefficients[rows] = block_product(inverse, loss.moment[rows].to(hub.dtype) + hub * common)
-        variance += _variance(inverse, shifted_gram(loss, rows, hub, ridge), spread)
     return _assemble(loss, hub, ridge, coefficients, common, variance, log_det + torch.logdet(pooled))
 
 
-def shifted_gram(loss: TensorLoss, rows: slice, hub: Tensor, ridge: float) -> Tensor:
-    """G_i + ρI of some tasks, in the type of the hub."""
-    return shifted(loss.gram[rows], torch.full_like(hub, ridge))
-
-
 def _task_matrices(loss: TensorLoss, rows: slice, hub: Tensor, ridge: float) -> tuple[Tensor, Tensor, Tensor]:
-    """D_i⁻¹, G_i + ρI and Σ ln|D_i| of some tasks; scaled by h^½, so safe for any h."""
+    """D_i⁻¹, K_i = D_i⁻¹(G_i + ρI) and Σ ln|D_i| of some tasks; scaled by h^½, so safe for any h."""
     scale = torch.outer(hub, hub).rsqrt()
-    data = shifted_gram(loss, rows, hub, ridge)
+    data = shifted(loss.gram[rows], torch.full_like(hub, ridge))
     whitened = data * scale
     whitened.diagonal(dim1=1, dim2=2).add_(1.0)
     inverse, log_det = inverse_and_log_determinant(whitened)
-    return inverse.mul_(scale), data, log_det.sum() + len(data) * hub.log().sum()
-
-
-def _variance(inverse: Tensor, data: Tensor, spread: Tensor) -> Tensor:
-    """Σ_i (D_i⁻¹)_kk + (K_i S K_iᵀ)_kk, shape (p,)."""
-    shrink = torch.bmm(inverse, data)
-    return inverse.diagonal(dim1=1, dim2=2).sum(0) + (shrink @ spread).mul_(shrink).sum((0, 2))
+    inverse *= scale
+    return inverse, torch.bmm(inverse, data), log_det.sum() + len(data) * hub.log().sum()
 
 
 def _assemble(

@@ -108,15 +108,16 @@ class GraphMultigrid:
 
     def _descend(self, depth: int, right: Tensor) -> Tensor:
         level = self.levels[depth]
-        if depth == len(self.levels) - 1:
+        members, aggregate = level.graph.members, level.graph.aggregate
+        if members is None or aggregate is None:
             return self._solve_bottom(level, right)
         # 1. Smooth from a zero start.
         value = level.step(_STEP_LENGTHS[0], right)
         for length in _STEP_LENGTHS[1:]:
             value += level.step(length, level.residual(right, value))
         # 2. Correct on the next level: once from the finest, more often below, where it is cheap.
-        coarse = row_sums(level.graph.members, level.residual(right, value))
-        value += self._correct(depth + 1, coarse)[level.graph.aggregate]
+        coarse = row_sums(members, level.residual(right, value))
+        value += self._correct(depth + 1, coarse)[aggregate]
         # 3. Smooth in the opposite order.
         for length in reversed(_STEP_LENGTHS):
             value += level.step(length, level.residual(right, value))

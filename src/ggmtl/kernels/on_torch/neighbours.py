@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ggmtl.kernels.on_torch.products import TensorGraph, chunks
+
 # Distances held at a time.
 _TILE_NUMBERS = 1 << 30
 # Points per group, and groups beyond k looked at, because the tile's distances are rounded.
@@ -34,6 +36,25 @@ def nearest_neighbours(points: Tensor, k: int, *, tile_numbers: int = _TILE_NUMB
     return found
 
 
+def nearest_in_neighbourhood(points: Tensor, graph: TensorGraph, k: int) -> Tensor:
+    """The `k` nearest among the neighbours in a graph and their neighbours, shape (n, k).
+
+    Of the neighbours that a point has in the graph, the 2k nearest count. Where no other is found, it is itself.
+    """
+    n, width = len(points), 2 * k
+    table = _nearest_in_graph(points, graph, width)
+    found = torch.empty((n, k), dtype=torch.int64, device=points.device)
+    for rows in chunks(n, width * (width + 1)):
+        own = torch.arange(rows.start, rows.stop, device=points.device).unsqueeze(1)
+        near = table[rows]
+        members = torch.cat([near, table[near].flatten(1)], dim=1).sort(dim=1).values
+        # A point that was reached twice stands there once, and its other places are the point's own.
+        again = members[:, 1:] == members[:, :-1]
+        members[:, 1:] = torch.where(again, own, members[:, 1:])
+        found[rows] = _rank(points, rows.start, members, k)
+    return found
+
+
 def neighbour_edges(points: Tensor, k: int, **options: int) -> Tensor:
     """Pairs (i, j), i < j, of which at least one is among the `k` nearest of the other; sorted, shape (m, 2)."""
     n = len(points)
@@ -42,6 +63,24 @@ def neighbour_edges(points: Tensor, k: int, **options: int) -> Tensor:
     key = torch.minimum(source, nearest) * n + torch.maximum(source, nearest)
     pairs = torch.unique(key)
     return torch.stack([pairs // n, pairs % n], dim=1)
+
+
+def _nearest_in_graph(points: Tensor, graph: TensorGraph, width: int) -> Tensor:
+    """The `width` nearest neighbours that a point has in a graph, filled up with itself, shape (n, width)."""
+    start, neighbour = graph.start.long(), graph.neighbour.long()
+    own = torch.arange(graph.n, device=points.device)
+    owner = own.repeat_interleave(start.diff())
+    distance = points.new_empty(len(neighbour))
+    for rows in chunks(len(neighbour), 2 * points.shape[1]):
+        distance[rows] = (points[neighbour[rows]] - points[owner[rows]]).square_().sum(1)
+    # Sorted by distance, then, without losing that order, by owner again.
+    order = distance.argsort()
+    order = order[owner[order].argsort(stable=True)]
+    rank = torch.arange(len(order), device=points.device) - start[owner]
+    table = own.unsqueeze(1).repeat(1, width)
+    kept = rank < width
+    table[owner[kept], rank[kept]] = neighbour[order[kept]]
+    return table
 
 
 def _padded_columns(points: Tensor, width: int) -> Tensor:

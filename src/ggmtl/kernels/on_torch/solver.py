@@ -15,8 +15,9 @@ from torch import Tensor
 
 from ggmtl.errors import SolverError
 from ggmtl.kernels.on_torch.blocks import inverse_blocks
+from ggmtl.kernels.on_torch.memory import check_memory
 from ggmtl.kernels.on_torch.multigrid import GraphMultigrid
-from ggmtl.kernels.on_torch.products import block_product
+from ggmtl.kernels.on_torch.products import CHUNK_NUMBERS, block_product
 from ggmtl.kernels.on_torch.system import TensorSystem
 
 # As on the CPU: up to this ratio of coupling to data block-Jacobi alone is the fastest preconditioner …
@@ -30,6 +31,8 @@ _PATIENCE = 100
 _NARROW_GAIN = 1e-4
 # A direction is kept where the true residual is at most this multiple of the recursive one.
 _TRUSTED = 1.1
+# Arrays of the size of the solution that are alive at a time, in float64.
+_VECTORS = 16
 # The identity D B = I is used in place of a product with the blocks where it holds to this accuracy.
 _EXACT_INVERSE = 1e-2
 
@@ -84,6 +87,7 @@ class Cycle:
         full_rank = system.mean_rank_share() >= _FULL_RANK_SHARE if levels != 1 else True
         if levels is None:
             levels = 1 if full_rank and system.coupling_ratio() < _WEAK_COUPLING else 2
+        _check_room(system, dtype, levels)
         inverse = inverse_blocks(system.gram, system.diagonal, store=dtype)
         exact = _inverts(system, inverse)
         narrow = system.cast(dtype, blocks=levels == 2 or not exact)
@@ -213,11 +217,22 @@ def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
 
 def _dots(a: Tensor, b: Tensor) -> Tensor:
     """Inner products by right-hand side: a number, or shape (r,)."""
-    return torch.dot(a.view(-1), b.view(-1)) if a.ndim == 2 else (a * b).sum((0, 1))
+    return torch.dot(a.reshape(-1), b.reshape(-1)) if a.ndim == 2 else (a * b).sum((0, 1))
 
 
 def _norms(a: Tensor) -> Tensor:
     return _dots(a, a).sqrt()
+
+
+def _check_room(system: TensorSystem, dtype: torch.dtype, levels: int) -> None:
+    """Refuse a system whose inverse blocks, vectors and temporary arrays would not fit on the device."""
+    n, p = system.shape
+    numbers = n * p * p
+    copies = 1 + (levels == 2 and system.gram.dtype != dtype)
+    # Inverting takes about six arrays of a part of the blocks.
+    parts = 6 * min(CHUNK_NUMBERS // 2, numbers)
+    needed = copies * torch.finfo(dtype).bits // 8 * numbers + 8 * (_VECTORS * n * p + parts)
+    check_memory(needed, system.gram.device, f"Solving for {n} tasks with {p} coefficients")
 
 
 def _inverts(system: TensorSystem, inverse: Tensor) -> bool:

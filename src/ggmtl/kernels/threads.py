@@ -1,0 +1,48 @@
+"""Share a loop over tasks among threads: the kernels, matrix products and sparse products all let go of the lock."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+# Work below so many numbers is done before a thread has woken up.
+_LEAST_NUMBERS = 1 << 18
+
+
+def number_of_threads() -> int:
+    """``GGMTL_THREADS``, else ``OMP_NUM_THREADS``, else the cores that this process may use."""
+    for variable in ("GGMTL_THREADS", "OMP_NUM_THREADS"):
+        told = os.environ.get(variable, "")
+        if told.isdigit() and int(told) > 0:
+            return int(told)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    # One pool per process: threads do not survive a fork.
+    return ThreadPoolExecutor(threads, thread_name_prefix="ggmtl")
+
+
+def over_tasks(function: Callable[[int, int], Any], n: int, numbers: int) -> list[Any]:
+    """``function(first, last)`` on consecutive ranges that make up 0 … n − 1, and what it returns, in order.
+
+    Parameters
+    ----------
+    function : callable
+    n : int
+        Tasks.
+    numbers : int
+        Numbers that the whole loop reads; where they are few, one range is all.
+    """
+    threads = number_of_threads() if numbers >= _LEAST_NUMBERS else 1
+    if threads == 1 or n < threads:
+        return [function(0, n)]
+    bounds = [n * k // threads for k in range(threads + 1)]
+    waiting = [_pool(threads, os.getpid()).submit(function, *pair) for pair in pairwise(bounds[1:])]
+    # The first range is this thread's own.
+    return [function(0, bounds[1]), *(future.result() for future in waiting)]
