@@ -1,6 +1,6 @@
 """What can go wrong, in the user's words.
 
-Every class is also a ``ValueError``, ``TypeError`` or ``ImportError``, so that existing handlers keep working.
+Every class is also a ``ValueError``, ``TypeError``, ``MemoryError`` or ``ImportError``, so that existing handlers keep working.
 """
 
 import difflib
@@ -35,6 +35,10 @@ class SolverError(GGMTLError, ValueError):
 
 class ModelFileError(GGMTLError, ValueError):
     """A model file is damaged, truncated, foreign or too new."""
+
+
+class MemoryShortageError(GGMTLError, MemoryError):
+    """What is asked for would take more memory than there is; the message says how much of each, and the remedy."""
 
 
 class MissingExtraError(GGMTLError, ImportError):

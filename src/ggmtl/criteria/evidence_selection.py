@@ -148,7 +148,7 @@ def ranked_list(
     *,
     probabilities: np.ndarray | None = None,
 ) -> GraphChoice:
-    """The `size` likeliest edges (by leverage where `probabilities` are not given), one strength tuned with the hub's."""
+    """The `size` likeliest edges, by leverage unless `probabilities` are given; one strength, tuned with the hub's."""
     label = group_labels(groups, len(model.coupling))
     selected = np.zeros(len(model.edges), dtype=bool)
     rank = learned.leverage if probabilities is None else probabilities

@@ -133,5 +133,5 @@ def host(values: Tensor) -> np.ndarray:
 def _(loss: DeviceLoss, hub: np.ndarray, ridge: float = 1e-10) -> HubEvidence:
     """The evidence of a hub, computed on the device in float64."""
     found = on_torch.hub_evidence(loss.tensors, loss.there(hub), ridge)
-    parts = (found.gradient, found.expected_square, found.coefficients, found.common)
-    return HubEvidence(found.value, *map(host, parts), found.noise)
+    gradient, expected = host(found.gradient), host(found.expected_square)
+    return HubEvidence(found.value, gradient, expected, host(found.coefficients), host(found.common), found.noise)

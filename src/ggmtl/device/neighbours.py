@@ -7,7 +7,6 @@ on the device, numbers per edge and the models come back.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -38,16 +37,11 @@ class DeviceMoments:
     """
 
     coefficients: np.ndarray
+    posterior: np.ndarray
     prior: np.ndarray
     hub_prior: np.ndarray
     hub_posterior: np.ndarray
-    edges: np.ndarray
     deviations: Tensor
-
-    @cached_property
-    def posterior(self) -> np.ndarray:
-        """The denominator of r_ij, shape (m,)."""
-        return self.expected_squares(self.edges)
 
     def expected_squares(self, edges: np.ndarray) -> np.ndarray:
         """E(uᵀu)/σ² of any pairs of tasks, shape (pairs,)."""
@@ -75,7 +69,9 @@ class DeviceSolves:
         else:
             sampled = prior_moments(system.graph, system.weights, state.hub, PRIOR_SAMPLES, generator, _SAMPLE_TOL)
             prior, trace = host(sampled.resistance), sampled.trace
-        return DeviceMoments(host(models), prior, trace, host(spread), state.edges, deviations.view(n, -1))
+        rows = deviations.view(n, -1)
+        posterior = host(squared_distances(rows, system.graph.edges))
+        return DeviceMoments(host(models), posterior, prior, trace, host(spread), rows)
 
     def models(self, state: Neighbours) -> np.ndarray:
         """The models beside the present edges, shape (n, p), to the accuracy of a result."""

@@ -122,6 +122,8 @@ def write_whole(path: str | Path, content: bytes) -> None:
         temporary.write_bytes(content)
         os.replace(temporary, path)
     except OSError as error:
+        if error.errno is None:
+            raise
         # The user asked for `path`; the name of the temporary file would say nothing to them.
         raise type(error)(error.errno, error.strerror, str(path)) from error
     finally:

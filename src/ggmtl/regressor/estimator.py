@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from ggmtl.bilevel import Settings
 from ggmtl.candidates import Candidates
 from ggmtl.errors import GGMTLError, ModelFileError
+from ggmtl.memory import require_memory
 from ggmtl.model_file import read_model
 from ggmtl.path import PathResult, fit_path, is_large
 from ggmtl.regressor.fitted import table_kind
@@ -58,7 +59,8 @@ class GGMTLRegressor(GrowingModel):
     candidates : "knn", "complete", array of pairs, or KNN(), Complete(), Coordinates()
         Which edges may exist.
     validation : int, float or splitter
-        Folds, one share of rows to hold out (the paper: 0.2), or a scikit-learn splitter.
+        Folds, one share of rows to hold out (the paper: 0.2), or a scikit-learn splitter. By evidence, very many tasks
+        (n·(d + 1)² > 2¹⁸) hold out one of the folds only: their mean error is known well enough from it.
     edge_solver : {"quasi_newton", "projected_gradient", "closed_form"}
         How the validation criterion is minimised.
     hypergradient : {"exact", "frozen"}
@@ -69,7 +71,8 @@ class GGMTLRegressor(GrowingModel):
     unseen : {"error", "hub"}
         What ``predict`` does with a task that was not in the training data.
     max_iter : int
-        Outer steps at most. Evidence takes no more than 20 anyway: later ones claim more certainty than there is.
+        Outer steps at most. Evidence takes no more than 20 anyway (6 where it is sampled): later ones claim more
+        certainty than there is.
     tol : float
         Outer tolerance: largest entry of the projected gradient, relative to the criterion. By evidence, steps end when
         one gains less than 10⁴ · `tol` nats, where the evidence is exact.
@@ -184,7 +187,7 @@ class GGMTLRegressor(GrowingModel):
         return super().fit(X, y, tasks, sample_weight=sample_weight, groups=groups)
 
     def _held_out(self, data: TaskData) -> Any:
-        """One fold of very many tasks says all that there is to know about their mean error, and is all that is kept."""
+        """One fold of very many tasks says all there is to know about their mean error, and is all that is kept."""
         folds = self.validation
         is_number = isinstance(folds, (int, np.integer)) and not isinstance(folds, bool) and folds >= 2
         if is_number and is_large(len(data.task_names), data.X.shape[1] + 1) and criterion_used(self) == "evidence":
@@ -193,6 +196,7 @@ class GGMTLRegressor(GrowingModel):
 
     def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
         check_parameters(self)
+        self._require_memory(folds)
         self._statistics = statistics
         self._standard_errors = self._noise = self._posterior_kept = None
         self._attached = []
@@ -209,6 +213,15 @@ class GGMTLRegressor(GrowingModel):
             )
         self._warn_unless_converged(result)
         return self._models(result, settings)
+
+    def _require_memory(self, folds: list[LeastSquares]) -> None:
+        """Beside the folds: all rows together, the same scaled, the inverse blocks, and some sixty vectors."""
+        n, p = folds[0].n_tasks, folds[0].n_features
+        require_memory(
+            8.0 * n * p * (3.5 * p + 60),
+            f"the fit of {n:,} tasks with {p} coefficients each",
+            "Use fewer features, fit groups of tasks apart, or use a machine with more memory.",
+        )
 
     def _models(self, result: PathResult, settings: Settings) -> LearnedModels:
         path = {"path_": result.table(self._scaling.target_scale, settings.slopes)}

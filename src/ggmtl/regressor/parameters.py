@@ -130,7 +130,7 @@ def check_device_name(model: Any) -> None:
         raise ParameterError(f'device must be "cpu", "cuda" or "cuda:0", "cuda:1", …. Got {model.device!r} instead.')
     if model.device != "cpu" and criterion_used(model) != "evidence":
         raise ParameterError(
-            f'device={model.device!r} needs criterion="evidence", with the default penalty, hub, coupling and sparsity: '
+            f'device={model.device!r} needs criterion="evidence", with the usual penalty, hub, coupling and sparsity: '
             f"criterion={criterion_used(model)!r}, which these parameters ask for, is computed on the CPU only. "
             'Use device="cpu".'
         )

@@ -11,6 +11,7 @@ import numpy as np
 
 from ggmtl.errors import InputError, InputTypeError, ParameterError, did_you_mean
 from ggmtl.kernels import segment_cross_products
+from ggmtl.memory import require_memory
 from ggmtl.statistics.folds import deal_folds
 from ggmtl.statistics.quadratic import LeastSquares, least_squares
 from ggmtl.statistics.readers import StreamReaders
@@ -98,6 +99,12 @@ class TaskStatistics(StreamReaders):
             if fold.shape != (len(data),) or fold.dtype.kind not in "iu" or fold.min() < 0:
                 raise ParameterError(f"folds must be whole numbers from 0, one per row ({len(data)} of them).")
             n_folds = int(fold.max()) + 1
+        width = data.X.shape[1] + 2
+        require_memory(
+            8.0 * (n_folds * len(data.task_names) * width**2 + len(data) * width),
+            f"the statistics of {len(data.task_names):,} tasks, {width - 2} features and {n_folds} fold(s)",
+            "Use fewer folds or features, or add up statistics of parts of the rows.",
+        )
         weight = data.sample_weight
         origin = np.append(np.average(data.X, axis=0, weights=weight), np.average(data.y, weights=weight))
         rows = np.empty((len(data), data.X.shape[1] + 2))

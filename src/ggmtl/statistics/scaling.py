@@ -11,6 +11,8 @@ from ggmtl.statistics.quadratic import LeastSquares, least_squares
 
 # Beside the mean of a constant column, its rounding noise is nothing at this scale.
 _VANISHING = 1e30
+# Noise of this size is nothing beside the ridge as it is.
+_HARMLESS = 1e-10
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Scaling:
         scale = np.where(spread > 0, spread, 1.0)
         features = scale[:-1] if standardize else np.ones(len(scale) - 1)
         # Where such noise is left after centring, make it vanish: a slope on it would be as large as it is wrong.
-        noisy = ((spread == 0) & (square > 0))[:-1]
+        noisy = ((spread == 0) & (np.sqrt(square) > _HARMLESS))[:-1]
         features[noisy] = _VANISHING * np.maximum(np.abs(center[:-1][noisy]), 1.0)
         return cls(center[:-1], features, float(center[-1]), float(scale[-1]), intercept)
 

@@ -27,6 +27,8 @@ _FULL_RANK_SHARE = 0.5
 # Steps between two looks at the norms, and steps without progress that end a round.
 _STEPS_PER_CHECK = 4
 _PATIENCE = 100
+# Beyond so many unknowns a step takes far longer than a look, which may save steps.
+_MANY_UNKNOWNS = 1 << 22
 # A float32 round ends when it has gained this much; its recursive residual is not to be trusted further.
 _NARROW_GAIN = 1e-4
 # A direction is kept where the true residual is at most this multiple of the recursive one.
@@ -184,12 +186,13 @@ class TensorSolver:
         if search is None:
             search = _Search(torch.zeros_like(residual), torch.zeros_like(residual), _dots(residual, residual) * 0)
         steps, best, since_best = 0, float("inf"), 0
+        per_check = 1 if residual.numel() > _MANY_UNKNOWNS else _STEPS_PER_CHECK
         while steps < max_iter:
-            for _ in range(min(_STEPS_PER_CHECK, max_iter - steps)):
+            for _ in range(min(per_check, max_iter - steps)):
                 _step(self.cycle, search, value, residual)
                 steps += 1
             norm = float(_norms(residual).max())
-            since_best = 0 if norm < 0.99 * best else since_best + _STEPS_PER_CHECK
+            since_best = 0 if norm < 0.99 * best else since_best + per_check
             best = min(norm, best)
             if norm <= goal or since_best >= _PATIENCE:
                 break
