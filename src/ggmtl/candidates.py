@@ -75,6 +75,8 @@ class Candidates:
         if len(both):
             a, b = task_names[[both[0] // n, both[0] % n]].tolist()
             raise ParameterError(f"The pair ({a!r}, {b!r}) is both in must_link and in forbid.")
+        if not len(must) and not len(never):
+            return CandidateEdges(pairs, np.zeros(len(pairs), dtype=bool))
         keep = np.union1d(np.setdiff1d(keys, never), must)
         return CandidateEdges(np.column_stack([keep // n, keep % n]).astype(np.int64), np.isin(keep, must))
 
@@ -278,8 +280,11 @@ def _positions(pairs: Any, task_names: np.ndarray, parameter: str) -> np.ndarray
 
 
 def _unique(pairs: np.ndarray, n: int) -> np.ndarray:
-    pairs = np.sort(np.asarray(pairs, dtype=np.int64).reshape(-1, 2), axis=1)
-    if (pairs[:, 0] == pairs[:, 1]).any():
+    """Every pair once, the smaller position first, in order."""
+    a, b = np.asarray(pairs, dtype=np.int64).reshape(-1, 2).T
+    if (a == b).any():
         raise ParameterError("A candidate edge joins a task with itself.")
-    keys = np.unique(pairs @ [n, 1])
+    # Sorting beats np.unique, whose hash tables are slow at millions of keys.
+    keys = np.sort(np.minimum(a, b) * n + np.maximum(a, b))
+    keys = keys[np.diff(keys, prepend=-1) > 0]
     return np.column_stack([keys // n, keys % n])

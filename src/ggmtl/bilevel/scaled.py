@@ -44,7 +44,8 @@ class ScaledProblem:
         slopes = settings.slopes
         typical = float(np.exp(np.log(hub.hub[slopes]).mean())) if slopes.any() else 1.0
         unit = np.where(slopes, np.sqrt(hub.hub / typical), 1.0)
-        return cls(loss.scaled(unit), hub.hub / unit**2, unit, np.where(slopes, 0, 1))
+        # Exactly equal strengths: coordinates that share one share what is computed from it.
+        return cls(loss.scaled(unit), np.where(slopes, typical, hub.hub), unit, np.where(slopes, 0, 1))
 
     def first_neighbours(self, candidates: CandidateEdges) -> Neighbours:
         """Equal edges that take over most of what the hub did to the slopes."""

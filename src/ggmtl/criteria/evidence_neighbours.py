@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, singledispatch
+from functools import singledispatch
 from typing import Protocol
 
 import numpy as np
@@ -77,7 +77,10 @@ class Neighbours:
 
     def strongest(self, size: int) -> Neighbours:
         """The `size` edges of largest leverage, fixed edges before all others."""
-        keep = np.argsort(-(self.leverage + self.fixed), kind="stable")[: max(size, int(self.fixed.sum()))]
+        size = min(max(size, int(self.fixed.sum())), len(self.edges))
+        if size == len(self.edges):
+            return self.only(np.arange(size))
+        keep = np.argpartition(-(self.leverage + self.fixed), size)[:size]
         return self.only(np.sort(keep))
 
     def only(self, keep: np.ndarray) -> Neighbours:
@@ -182,9 +185,9 @@ def learn_neighbours(
 
 def _step(state: Neighbours, moments: Moments, label: np.ndarray, unit: float) -> Neighbours:
     """New edge values and hub; `unit` is the mean number of rows of a task."""
-    values, tiny = state.edge_values, np.finfo(float).tiny
-    common = float((values * moments.prior).sum() / max((values * moments.posterior).sum(), tiny)) or 1.0
-    ratio = moments.prior / np.maximum(moments.posterior, tiny) / common
+    values, posterior, tiny = state.edge_values, moments.posterior, np.finfo(float).tiny
+    common = float((values * moments.prior).sum() / max((values * posterior).sum(), tiny)) or 1.0
+    ratio = moments.prior / np.maximum(posterior, tiny) / common
     factor = np.clip(ratio, 1 / _LARGEST_STEP, _LARGEST_STEP) ** _POWER
     changed = values * factor * np.clip(common**_COMMON_POWER, 1 / _LARGEST_STEP, _LARGEST_STEP)
     changed = np.maximum(changed, _FLOOR * changed.max(initial=0.0))
@@ -223,19 +226,19 @@ class _Moments:
     prior: np.ndarray
     hub_prior: np.ndarray
     hub_posterior: np.ndarray
-    edges: np.ndarray
-
-    @cached_property
-    def posterior(self) -> np.ndarray:
-        return self.expected_squares(self.edges)
+    posterior: np.ndarray
 
     def expected_squares(self, edges: np.ndarray) -> np.ndarray:
-        i, j = edges.T
-        squares = np.square(self.coefficients[i] - self.coefficients[j]).sum(axis=1) / self.noise
-        for k in range(self.samples.shape[2]):
-            sample = np.ascontiguousarray(self.samples[:, :, k])
-            squares += np.square(sample[i] - sample[j]).sum(axis=1) / self.samples.shape[2]
-        return squares
+        return _expected_squares(self.coefficients, self.samples, self.noise, edges)
+
+
+def _expected_squares(models: np.ndarray, samples: np.ndarray, noise: float, edges: np.ndarray) -> np.ndarray:
+    i, j = edges.T
+    squares = np.square(models[i] - models[j]).sum(axis=1) / noise
+    for k in range(samples.shape[2]):
+        sample = np.ascontiguousarray(samples[:, :, k])
+        squares += np.square(sample[i] - sample[j]).sum(axis=1) / samples.shape[2]
+    return squares
 
 
 @dataclass(frozen=True)
@@ -256,7 +259,8 @@ class _Solves:
             prior = sampled_prior_terms(model, state.edge_values, PRIOR_SAMPLES, random, _SAMPLE_TOL)
         spread = np.square(models - models.mean(axis=0)).sum(axis=0) / noise
         spread += np.square(samples - samples.mean(axis=0)).sum(axis=0).mean(axis=1)
-        return _Moments(models, samples, noise, prior.resistance.sum(axis=1), prior.trace, spread, state.edges)
+        posterior = _expected_squares(models, samples, noise, state.edges)
+        return _Moments(models, samples, noise, prior.resistance.sum(axis=1), prior.trace, spread, posterior)
 
     def models(self, state: Neighbours) -> np.ndarray:
         solver = prepare(self._model(state).system(state.edge_values))

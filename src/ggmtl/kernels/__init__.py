@@ -173,7 +173,7 @@ def sparse_product(matrix: sparse.csr_array, columns: np.ndarray) -> np.ndarray:
 
     def rows(first: int, last: int) -> None:
         part = slice(int(matrix.indptr[first]), int(matrix.indptr[last]))
-        shape = (last - first, matrix.shape[1])
+        shape = (last - first, len(columns))
         start = matrix.indptr[first : last + 1] - matrix.indptr[first]
         block = sparse.csr_array((matrix.data[part], matrix.indices[part], start), shape=shape)
         out[first:last] = block @ columns

@@ -53,7 +53,8 @@ def hub_evidence(loss: TensorLoss, hub: Tensor, ridge: float = 1e-10) -> TensorH
         cross += torch.bmm(shrink.permute(1, 2, 0), shrink.permute(1, 0, 2))
         kept.append(inverse if keep else None)
     pooled = 0.5 * (pooled + pooled.T)
-    spread = torch.linalg.inv(pooled)
+    # The inverse that raises nothing: on some devices the other one refuses what the check at the end names better.
+    spread = torch.linalg.inv_ex(pooled).inverse
     common = spread @ right
     variance += (cross * spread).sum((1, 2))
     # 2. The models.
