@@ -18,8 +18,8 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from ggmtl.kernels import available
-from ggmtl.solvers import ConjugateGradient
 from ggmtl.preconditioners import BlockJacobi, GraphLevel, make_preconditioner
+from ggmtl.solvers import ConjugateGradient
 from ggmtl.system import TaskSystem
 
 RESULTS = Path(__file__).parent / "results" / "preconditioner.md"

@@ -211,7 +211,8 @@ def main() -> None:
         share = (r["moved"] / r["step"]) / (r["bytes"] / r["read"])
         text += (
             f"\nOne step of conjugate gradients ({r['n']:,} tasks, d = {r['d']}, 10 neighbours, block-Jacobi, "
-            f"{r['form']}) moves {r['moved'] / 1e9:.2f} GB at {share:.0%} of the rate at which the same threads read the matrices.\n"
+            f"{r['form']}) moves {r['moved'] / 1e9:.2f} GB at {share:.0%} of the rate at which the same threads "
+            "read the matrices.\n"
         )
     threads = os.environ.get("GGMTL_THREADS") or os.environ.get("OMP_NUM_THREADS") or str(os.cpu_count())
     text += f"\nThreads: {threads}.\n"

@@ -14,7 +14,7 @@ from ggmtl.criteria import Sparsity
 from ggmtl.datasets import make_line, make_star, make_tree
 from ggmtl.errors import ParameterError
 from ggmtl.inner import solve_inner
-from ggmtl.path import candidate_models
+from ggmtl.levels import candidate_models
 from ggmtl.statistics import FoldedLoss, Scaling, TaskStatistics
 
 GENERATORS = {"line": make_line, "tree": make_tree, "star": make_star}

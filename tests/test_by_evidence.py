@@ -7,7 +7,7 @@ import pytest
 
 from ggmtl.bilevel import Settings, by_evidence, by_samples, learn_by_evidence
 from ggmtl.candidates import KNN, Complete
-from ggmtl.path import candidate_models, hub_level
+from ggmtl.levels import candidate_models, hub_level
 from ggmtl.statistics import LeastSquares
 
 

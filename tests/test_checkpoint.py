@@ -278,12 +278,12 @@ def test_an_interruption_of_the_folds_chooses_by_those_done():
 
 
 def test_an_interruption_before_the_first_level_is_passed_on(monkeypatch):
-    from ggmtl import path
+    from ggmtl import levels
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(path, "hub_level", interrupted)
+    monkeypatch.setattr(levels, "hub_level", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit(**EVIDENCE)
 

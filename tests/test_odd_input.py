@@ -237,3 +237,10 @@ def test_a_matrix_that_cannot_be_factored_is_named_with_remedies(rows, monkeypat
     monkeypatch.setattr(HubRegressor, "_learn", fail)
     with pytest.raises(SingularSystemError, match="positive ridge"):
         HubRegressor().fit(X, y, tasks=tasks)
+
+
+def test_column_names_that_are_not_utf8_are_refused(tmp_path):
+    pytest.importorskip("pyarrow")
+    (tmp_path / "rows.csv").write_bytes(b"t,x,\x80y\na,1,2\n")
+    with pytest.raises(InputError, match="UTF-8"):
+        TaskStatistics.from_csv(tmp_path / "rows.csv", task="t", target="y")

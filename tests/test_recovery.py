@@ -21,7 +21,7 @@ from ggmtl.criteria.evidence_coordinates import (
     shared_coefficients,
 )
 from ggmtl.criteria.evidence_trees import Messages, edge_probabilities, task_messages
-from ggmtl.path import candidate_models, hub_level
+from ggmtl.levels import candidate_models, hub_level
 from ggmtl.statistics import LeastSquares
 
 CONCENTRATIONS = (100.0, 1.0, 0.1)

@@ -1,6 +1,7 @@
 """What can go wrong, in the user's words.
 
-Every class is also a ``ValueError``, ``TypeError``, ``MemoryError`` or ``ImportError``, so that existing handlers keep working.
+Every class is also a ``ValueError``, ``TypeError``, ``MemoryError`` or ``ImportError``, so that existing handlers keep
+working.
 """
 
 import difflib

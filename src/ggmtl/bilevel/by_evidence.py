@@ -62,8 +62,8 @@ def learn_by_evidence(
         All rows given.
     settings : Settings
     propose : callable
-        ``propose(models, edges=None)``: candidates for models, `edges` being the ones before. Where evidence is sampled,
-        it is asked again as the models get better.
+        ``propose(models, edges=None)``: candidates for models, `edges` being the ones before. It is asked again as the
+        models get better, where evidence is sampled.
     hub : GraphFit
         The best hub without edges.
     seed : int

@@ -27,23 +27,18 @@ from ggmtl.criteria.evidence_edges import (
     EvidenceModel,
     changed_evidence,
     edge_evidence,
-    inner_quadratic,
     prior_terms,
 )
-from ggmtl.criteria.evidence_hub import degrees_of_freedom, hub_evidence, profiled_noise
+from ggmtl.criteria.evidence_hub import degrees_of_freedom, hub_evidence
 from ggmtl.criteria.evidence_learning import EvidenceResult
 from ggmtl.criteria.evidence_strengths import StrengthEvidence, group_labels, tune_strengths
-from ggmtl.criteria.evidence_trees import edge_probabilities, task_messages
-from ggmtl.solvers import prepare
-from ggmtl.statistics import LeastSquares
+from ggmtl.criteria.evidence_trees import average_over_trees
 
 # Clusters are far shorter to describe than a list of edges, and would win by that alone where tasks lie on a
 # line: they must also keep this share of the list's gain. Measured: 0.96 and more on clusters, 0.57–0.80 on
 # lines and trees.
 _CLUSTER_SHARE = 0.9
 _ROUNDS, _MAX_FLIPS = 4, 2000
-# Links drawn for the probabilities of the edges, as seen from the models of the best list, then from their average.
-_LINKS = (500, 1500)
 
 
 @dataclass(frozen=True)
@@ -172,14 +167,16 @@ def _with_likely_edges(
     that maximise the expected F1, 2 Σ_{top K} q / (K + Σ q): where the evidence is clear these are the selected edges,
     else others about as likely join them. Models predict no worse.
     """
-    probabilities = _edge_probabilities(model, choice, leverage, label)
+    beside = replace(model, hub=np.maximum(choice.hub, HUB_SHARE * model.hub))
+    likely = choice.selected * (1.0 + leverage)
+    main = label == np.bincount(label).argmax()
+    probabilities = average_over_trees(beside, choice.coefficients, choice.edge_values, likely, main)
     choice = replace(choice, probabilities=probabilities)
     selected = fixed | largest_expected_f1(probabilities)
     if (selected == choice.selected).all():
         return choice
     strength = float(choice.edge_values.max())
-    state = replace(model, hub=np.maximum(choice.hub, HUB_SHARE * model.hub))
-    state, strength = _tune(state, selected, strength, label, HUB_SHARE * float(np.median(model.hub)))
+    state, strength = _tune(beside, selected, strength, label, HUB_SHARE * float(np.median(model.hub)))
     evidence = edge_evidence(state, strength * selected)
     return replace(
         choice,
@@ -188,30 +185,6 @@ def _with_likely_edges(
         hub=state.hub,
         coefficients=evidence.coefficients,
     )
-
-
-def _edge_probabilities(
-    model: EvidenceModel, choice: GraphChoice, leverage: np.ndarray, label: np.ndarray
-) -> np.ndarray:
-    """Probabilities of the edges, the tasks seen from the models of `choice`, then from those of all likely edges."""
-    main = label == np.bincount(label).argmax()
-    strength, models, likely = float(choice.edge_values.max()), choice.coefficients, choice.selected * (1.0 + leverage)
-    beside = replace(model, hub=np.maximum(choice.hub, HUB_SHARE * model.hub))
-    _, noise = profiled_noise(model.loss, inner_quadratic(beside, choice.edge_values, models))
-    for links in _LINKS:
-        messages = task_messages(_main_part(model.loss, models, main), models[:, main], strength, noise)
-        hub = float(np.median(beside.hub[main]))
-        likely = edge_probabilities(messages, model.edges, strength, hub, likely, links=links)
-        system = beside.system(strength * likely)
-        models = prepare(system).solve(model.loss.moment, start=models, tol=1e-6).require(1e-3).value
-    return likely
-
-
-def _main_part(loss: LeastSquares, coefficients: np.ndarray, main: np.ndarray) -> LeastSquares:
-    """The loss as a function of the main coefficients, the others given; without its constant."""
-    rest = np.einsum("nab,nb->na", loss.gram[:, main][:, :, ~main], coefficients[:, ~main])
-    gram = loss.gram[:, main][:, :, main]
-    return LeastSquares(gram, loss.moment[:, main] - rest, loss.target_square, loss.count)
 
 
 def largest_expected_f1(score: np.ndarray) -> np.ndarray:

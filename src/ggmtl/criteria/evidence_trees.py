@@ -24,8 +24,13 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import minimum_spanning_tree
 
+from ggmtl.criteria.evidence_edges import EvidenceModel, inner_quadratic
+from ggmtl.criteria.evidence_hub import profiled_noise
+from ggmtl.solvers import prepare
 from ggmtl.statistics import LeastSquares
 
+# Links drawn: as seen from the models given, then from those of all likely edges.
+_ROUNDS = (500, 1500)
 # Share of the links drawn that only forgets the start.
 _FORGET = 0.2
 # Strengths c are drawn among these multiples of the first.
@@ -53,6 +58,33 @@ class Messages:
     weight: np.ndarray
     location: np.ndarray
     noise: float
+
+
+def average_over_trees(
+    model: EvidenceModel, coefficients: np.ndarray, edge_values: np.ndarray, likely: np.ndarray, main: np.ndarray
+) -> np.ndarray:
+    """Probability of every edge of the model, the tasks seen from the given models, then from those of likely edges.
+
+    Parameters
+    ----------
+    model : EvidenceModel
+        Losses, the edges that are possible, and the hub beside edges.
+    coefficients, edge_values : arrays of shape (n, p) and (m,)
+        Models and edges of a good graph.
+    likely : array of shape (m,)
+        Scores of the edges: the first tree has the best of those above zero.
+    main : array of bool, shape (p,)
+        Coefficients that share one hub strength; the others are taken as known.
+    """
+    _, noise = profiled_noise(model.loss, inner_quadratic(model, edge_values, coefficients))
+    # All edges together are worth n links.
+    strength, hub = float(edge_values.sum()) / len(coefficients), float(np.median(model.hub[main]))
+    for links in _ROUNDS:
+        messages = task_messages(_main_part(model.loss, coefficients, main), coefficients[:, main], strength, noise)
+        likely = edge_probabilities(messages, model.edges, strength, hub, likely, links=links)
+        system = model.system(strength * likely)
+        coefficients = prepare(system).solve(model.loss.moment, start=coefficients, tol=1e-6).require(1e-3).value
+    return likely
 
 
 def task_messages(loss: LeastSquares, coefficients: np.ndarray, strength: float, noise: float) -> Messages:
@@ -103,6 +135,13 @@ def edge_probabilities(
             total, kept = total + found, kept + 1
     i, j = edges.T
     return np.clip((total + total.T)[i, j] / kept, 0.0, 1.0)
+
+
+def _main_part(loss: LeastSquares, coefficients: np.ndarray, main: np.ndarray) -> LeastSquares:
+    """The loss as a function of the main coefficients, the others given; without its constant."""
+    rest = np.einsum("nab,nb->na", loss.gram[:, main][:, :, ~main], coefficients[:, ~main])
+    gram = loss.gram[:, main][:, :, main]
+    return LeastSquares(gram, loss.moment[:, main] - rest, loss.target_square, loss.count)
 
 
 class _Chain:

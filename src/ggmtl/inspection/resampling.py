@@ -20,8 +20,9 @@ from ggmtl.candidates import CandidateEdges, cross_fit
 from ggmtl.criteria import HoldOut, Sparsity, evaluate_folds
 from ggmtl.errors import InputError
 from ggmtl.graph import TaskGraph
+from ggmtl.levels import candidate_models, hub_level
 from ggmtl.optimizers import Box, quasi_newton
-from ggmtl.path import candidate_models, hub_level, reported_graph
+from ggmtl.path import reported_graph
 from ggmtl.regressor import GGMTLRegressor
 from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics, deal_folds
 from ggmtl.tasks import read_training

@@ -16,7 +16,8 @@ from sklearn.base import clone
 from ggmtl.bilevel import GraphFit
 from ggmtl.errors import InputError
 from ggmtl.inspection.outliers import unlike_others
-from ggmtl.path import FoldErrors, PathResult, cross_validate, hub_level, independent_level, pooled_level
+from ggmtl.levels import hub_level, independent_level, pooled_level
+from ggmtl.path import FoldErrors, PathResult, cross_validate
 from ggmtl.regressor import GGMTLRegressor
 from ggmtl.statistics import FoldedLoss
 

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array, diags_array
 
 from ggmtl.bilevel import GraphFit, Settings, refit
-from ggmtl.path import independent_level, pooled_level
+from ggmtl.levels import independent_level, pooled_level
 from ggmtl.posterior.uncertainty import pull_of
 from ggmtl.statistics import LeastSquares
 

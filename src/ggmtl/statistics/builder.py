@@ -224,7 +224,9 @@ class StatisticsBuilder:
     def _check_range(self) -> None:
         """Refuse columns whose squares overflowed, or vanished though the column is not zero."""
         square = np.einsum("nkpp->p", self._cross[: self.n_tasks])
-        largest = np.maximum(np.sqrt(np.delete(square, -2)), np.abs(self._origin) * np.sqrt(self.n_rows))
+        largest = np.maximum(
+            np.sqrt(np.delete(square, -2)), np.abs(np.asarray(self._origin, dtype=float)) * np.sqrt(self.n_rows)
+        )
         for name, value in zip([*self.feature_names, None], largest.tolist()):
             check_range(name, value if np.isfinite(value) else np.inf)
 

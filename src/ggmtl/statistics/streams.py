@@ -66,7 +66,10 @@ class _Reporter:
 
 def read_source(source: FileSource | StreamSource, options: StreamOptions) -> TaskStatistics:
     """Σ z zᵀ of every task and fold over all batches of a source."""
-    features = choose_features(source.schema, options, source.name)
+    try:
+        features = choose_features(source.schema, options, source.name)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source.name} must have column names in UTF-8 ({error}). Save it as UTF-8.") from error
     source.prepare(options, features)
     categories = options.categories or {}
     if isinstance(categories, str):

@@ -1,0 +1,119 @@
+"""The levels of the family on given rows: pooled, hub, graphs of rising density, independent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from ggmtl.bilevel import GraphFit, Settings, learn_by_evidence, learn_by_validation
+from ggmtl.candidates import CandidateEdges, search_for
+from ggmtl.checkpoint import Journal
+from ggmtl.criteria.evidence import hub_evidence, learn_hub_by_feature
+from ggmtl.statistics import FoldedLoss, LeastSquares
+
+# Levels of the entropy weight γ, in units of the outer loss per candidate edge.
+ENTROPY_LEVELS = (0.0, 0.03, 0.1, 0.3)
+
+
+def learn_levels(
+    folded: FoldedLoss,
+    settings: Settings,
+    task_names: np.ndarray,
+    criterion: str,
+    choose_entropy: bool,
+    progress: Callable[[int, float], None] | None = None,
+    journal: Journal | None = None,
+    start: Sequence[GraphFit] | None = None,
+) -> list[GraphFit]:
+    """All levels of the family on the given rows, simplest first; `start` are those of most of the rows."""
+    journal = journal or Journal()
+    total = folded.total
+    if len(task_names) == 1:
+        return [independent_level(total, settings)]
+    simple = journal.once("simple", lambda: simple_levels(total, settings, start[1] if start else None))
+    hub = simple[1] if settings.hub else None
+    if criterion == "evidence":
+        root = covariance_root(total)
+
+        def propose(models: np.ndarray, near: np.ndarray | None = None) -> CandidateEdges:
+            return settings.candidates.propose(models @ root, task_names, near, search_for(total))
+
+        first = None if start is None else start[-2]
+        graphs = learn_by_evidence(total, settings, propose, simple[1], journal=journal, start=first)
+        return [*simple[:-1], *graphs, simple[-1]]
+    graphs = learn_by_validation(
+        folded,
+        settings,
+        task_names,
+        np.zeros(total.n_features) if hub is None else hub.hub,
+        partial(candidate_models, settings=settings),
+        ENTROPY_LEVELS if choose_entropy else (),
+        progress,
+        journal,
+    )
+    if not choose_entropy:
+        return graphs
+    return [*simple[:-1], *reversed(graphs), simple[-1]]
+
+
+def simple_levels(loss: LeastSquares, settings: Settings, start: GraphFit | None = None) -> list[GraphFit]:
+    """Pooled, hub and independent models; the last alone where there is to be no common model.
+
+    `start` is the hub of most of the rows of very many tasks: its strengths, which are those of the population, stand.
+    """
+    common = [pooled_level(loss, settings), hub_level(loss, settings, start)] if settings.hub else []
+    return [*common, independent_level(loss, settings)]
+
+
+def pooled_level(loss: LeastSquares, settings: Settings) -> GraphFit:
+    """One model for all tasks: an infinitely strong hub."""
+    gram, moment = loss.pooled()
+    model = np.linalg.lstsq(gram + np.diag(np.where(settings.slopes, settings.ridge, 0.0)), moment, rcond=None)[0]
+    coefficients = np.tile(model, (loss.n_tasks, 1))
+    return _without_edges("pooled", loss, settings, np.full(len(model), np.inf), coefficients)
+
+
+def independent_level(loss: LeastSquares, settings: Settings) -> GraphFit:
+    """Every task alone, with the ridge."""
+    coefficients = loss.alone(settings.ridge_for(loss))
+    return _without_edges("independent", loss, settings, np.zeros(loss.n_features), coefficients)
+
+
+def hub_level(loss: LeastSquares, settings: Settings, start: GraphFit | None = None) -> GraphFit:
+    """Every task drawn to the common model, each coordinate as strongly as the evidence says, or as in `start`."""
+    if start is not None:
+        found = hub_evidence(loss, start.hub)
+        return replace(start, coefficients=found.coefficients, value=found.value)
+    learned = learn_hub_by_feature(loss, settings.slopes)
+    found, status = learned.evidence, "converged" if learned.converged else "flat"
+    fit = _without_edges("hub", loss, settings, learned.hub, found.coefficients, found.value)
+    return replace(fit, iterations=learned.iterations, status=status, history=(found.value,))
+
+
+def _without_edges(
+    name: str,
+    loss: LeastSquares,
+    settings: Settings,
+    hub: np.ndarray,
+    coefficients: np.ndarray,
+    value: float = float("nan"),
+) -> GraphFit:
+    width = loss.n_features
+    coupling = np.zeros(width) if settings.coupling is None else settings.coupling
+    return GraphFit(name, np.empty((0, 2), dtype=np.int64), np.empty(0), coupling, hub, coefficients, value)
+
+
+def candidate_models(loss: LeastSquares, settings: Settings, fit: GraphFit | None = None) -> np.ndarray:
+    """Models whose distances are distances between predictions: coefficients times a root of the pooled covariance."""
+    if fit is None:
+        fit = hub_level(loss, settings) if settings.hub else independent_level(loss, settings)
+    return fit.coefficients @ covariance_root(loss)
+
+
+def covariance_root(loss: LeastSquares) -> np.ndarray:
+    """A root of the pooled covariance, leading directions first: after it, distances are those between predictions."""
+    values, vectors = np.linalg.eigh(loss.pooled()[0] / max(loss.count.sum(), 1.0))
+    return (vectors * np.sqrt(np.maximum(values, 0.0)))[:, ::-1]
