@@ -86,8 +86,8 @@ def test_a_long_line_is_not_taken_for_clusters(monkeypatch):
     fit = learn(loss, KNN(6))
     found = reported(fit)
     true = {(k, k + 1) for k in range(59)}
-    assert len(found & true) > 50
-    assert len(found) < 130
+    # Neither the cliques of clusters (F1 below 0.3) nor all neighbours (0.5).
+    assert 2 * len(found & true) / (len(found) + len(true)) > 0.6
 
 
 def test_models_of_the_sampled_graph_solve_its_system(monkeypatch):

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from ggmtl.bilevel import GraphFit, Settings, learn_by_evidence, learn_by_validation
+from ggmtl.bilevel import GraphFit, Settings, learn_by_coordinates, learn_by_evidence, learn_by_validation
 from ggmtl.candidates import CandidateEdges, search_for
 from ggmtl.checkpoint import Journal
 from ggmtl.criteria.evidence import hub_evidence, learn_hub_by_feature
@@ -42,7 +42,8 @@ def learn_levels(
             return settings.candidates.propose(models @ root, task_names, near, search_for(total))
 
         first = None if start is None else start[-2]
-        graphs = learn_by_evidence(total, settings, propose, simple[1], journal=journal, start=first)
+        learn = learn_by_coordinates if settings.penalty == "l1" else learn_by_evidence
+        graphs = learn(total, settings, propose, simple[1], journal=journal, start=first)
         return [*simple[:-1], *graphs, simple[-1]]
     graphs = learn_by_validation(
         folded,

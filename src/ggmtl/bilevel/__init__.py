@@ -1,7 +1,17 @@
 """Learn the graph: join candidates, inner problem, criterion and optimiser, then refit on all rows."""
 
+from ggmtl.bilevel.by_coordinates import learn_by_coordinates, probability_of_sharing
 from ggmtl.bilevel.by_evidence import learn_by_evidence
 from ggmtl.bilevel.by_validation import EDGE_SOLVERS, learn_by_validation
 from ggmtl.bilevel.fit import GraphFit, Settings, refit
 
-__all__ = ["EDGE_SOLVERS", "GraphFit", "Settings", "learn_by_evidence", "learn_by_validation", "refit"]
+__all__ = [
+    "EDGE_SOLVERS",
+    "GraphFit",
+    "Settings",
+    "learn_by_coordinates",
+    "learn_by_evidence",
+    "learn_by_validation",
+    "probability_of_sharing",
+    "refit",
+]

@@ -123,7 +123,8 @@ def _by_exact_evidence(
     outcome = _outcome(learned)
     choice = select_graph(model, learned, groups, fixed=fixed, any_pair=any_pair)
     sizes = [max(1, int(share * model.loss.n_tasks)) for share in _PER_TASK]
-    sparser = [ranked_list(model, learned, min(size, len(model.edges)), groups) for size in sizes]
+    likely = choice.probabilities
+    sparser = [ranked_list(model, learned, min(size, len(model.edges)), groups, probabilities=likely) for size in sizes]
     if choice.kind == "hub":
         last = replace(nothing, **outcome)
     else:

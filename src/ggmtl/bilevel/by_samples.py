@@ -6,6 +6,7 @@ the hub, they are a level of their own.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -19,8 +20,10 @@ from ggmtl.criteria.evidence import (
     GraphChoice,
     Neighbours,
     Propose,
+    average_over_trees,
     choose_clusters,
     hub_evidence,
+    largest_expected_f1,
     learn_neighbours,
 )
 
@@ -31,6 +34,8 @@ _CLUSTER_SEARCHES = 4
 _PER_TASK, _TUNING_ROUNDS = (1.0, 2.0), 1
 # Rounds that a graph which was learned from most of the rows takes to adapt to all of them.
 WARM_ROUNDS = 3
+# Up to this many tasks, which edges are shown follows from their probabilities over trees; share of the hub beside.
+_TREE_TASKS, _BESIDE_TREES = 150, 0.1
 # Edges of less leverage tie nothing together that the rest of the graph does not.
 _LEVERAGE = 0.2
 # ln r̄ below which the strengths are as good as settled.
@@ -66,7 +71,26 @@ def learn_by_samples(
     for number, share in enumerate(_PER_TASK):
         chosen = dense.strongest(max(1, int(share * problem.loss.n_tasks)))
         sparser.append(learn(chosen, rounds=min(rounds, _TUNING_ROUNDS), journal=journal.inside(f"sparser {number}")))
-    return dense, [_neighbour_fit(problem, graph) for graph in (*sparser, dense)]
+    return dense, [
+        *(_neighbour_fit(problem, graph) for graph in sparser),
+        _neighbour_fit(problem, _shown(problem, dense)),
+    ]
+
+
+def _shown(problem: ScaledProblem, graph: Neighbours) -> Neighbours:
+    """Few tasks: leverage only where an edge is likely enough, averaged over all trees, to be shown."""
+    n, p = problem.loss.n_tasks, problem.loss.n_features
+    if n > _TREE_TASKS or not len(graph.edges):
+        return graph
+    main = problem.groups == np.bincount(problem.groups).argmax()
+    pairs = np.column_stack(np.triu_indices(n, 1))
+    place = np.searchsorted(pairs @ [n, 1], np.sort(graph.edges, axis=1) @ [n, 1])
+    values = np.bincount(place, graph.edge_values, len(pairs))
+    hub = np.where(main, _BESIDE_TREES * problem.hub, problem.hub)
+    model = EvidenceModel(problem.loss, pairs, np.ones(p), hub)
+    likely = average_over_trees(model, graph.coefficients, values, values / values.max(), main)
+    shown = largest_expected_f1(likely)[place]
+    return replace(graph, leverage=np.where(shown, np.maximum(likely[place], 2 * _LEVERAGE), 0.0))
 
 
 def _neighbour_fit(problem: ScaledProblem, graph: Neighbours, status: str | None = None) -> GraphFit:

@@ -11,8 +11,15 @@ from ggmtl.criteria.evidence_hub import HubEvidence, hub_evidence
 from ggmtl.criteria.evidence_learning import STEPS, EvidenceResult, learn_edges
 from ggmtl.criteria.evidence_neighbours import RENEWED, ROUNDS, Neighbours, Propose, learn_neighbours
 from ggmtl.criteria.evidence_sampling import SampledEvidence
-from ggmtl.criteria.evidence_selection import GraphChoice, choose_clusters, ranked_list, select_graph
+from ggmtl.criteria.evidence_selection import (
+    GraphChoice,
+    choose_clusters,
+    largest_expected_f1,
+    ranked_list,
+    select_graph,
+)
 from ggmtl.criteria.evidence_strengths import HubStrength, learn_hub, learn_hub_by_feature
+from ggmtl.criteria.evidence_trees import average_over_trees
 
 __all__ = [
     "RENEWED",
@@ -28,10 +35,12 @@ __all__ = [
     "Neighbours",
     "Propose",
     "SampledEvidence",
+    "average_over_trees",
     "choose_clusters",
     "cluster_evidence",
     "edge_evidence",
     "hub_evidence",
+    "largest_expected_f1",
     "learn_edges",
     "learn_hub",
     "learn_hub_by_feature",

@@ -63,7 +63,7 @@ def criterion_used(model: Any) -> str:
     if model.criterion != "auto":
         return model.criterion
     plain = (
-        model.penalty == "squared_l2"
+        model.penalty in ("squared_l2", "l1")
         and model.hub
         and isinstance(model.coupling, str)
         and model.edge_entropy == "auto"
