@@ -284,8 +284,12 @@ class Polynomial:
         value, weight = step.copy(), 2.0 * ratio
         for _ in range(self.degree - 1):
             following = 1.0 / (1.0 / ratio - weight) if ratio > 0 else 0.0
-            residual = columns - kernels.sparse_product(self.matrix, value)
-            step = following * weight * step + (2.0 * following / radius) * (self.inverse_diagonal * residual)
+            # In place: the vectors are large, and memory is what this waits for.
+            residual = kernels.sparse_product(self.matrix, value)
+            np.subtract(columns, residual, out=residual)
+            residual *= (2.0 * following / radius) * self.inverse_diagonal
+            step *= following * weight
+            step += residual
             value += step
             weight = following
         return value

@@ -105,7 +105,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             X, y, tasks, task=self.task, sample_weight=sample_weight, groups=groups, estimator=type(self).__name__
         )
         self._reads_tasks = self.task is not None or tasks is not None or y is None
-        self._target_is_matrix = y is not None and (y.ndim if hasattr(y, "ndim") else np.asarray(y).ndim) == 2 and not self._reads_tasks
+        self._target_is_matrix = y is not None and _is_matrix(y) and not self._reads_tasks
         folds = self._deal(data)
         # Rows that are never held out are dealt into fold 0 by themselves; see `_deal`.
         self._scored_from = 1 if self._holds_out_some else 0
@@ -259,6 +259,11 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def _is_matrix(y: Any) -> bool:
+    """Whether a target has two dimensions, asked without copying it from where it is."""
+    return (y.ndim if hasattr(y, "ndim") else np.asarray(y).ndim) == 2
 
 
 def _splits(splitter: Any, data: TaskData) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -30,9 +30,11 @@ def read_table(path: Path) -> pa.Table:
             _check_separator(path)
             options = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
             table = pyarrow.csv.read_csv(path, convert_options=options)
+        # Names are decoded when they are first asked for.
+        known = table.column_names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as {_kind(path)}: {error}") from error
-    repeated = [name for name in table.column_names if table.column_names.count(name) > 1]
+    repeated = [name for name in known if known.count(name) > 1]
     if repeated:
         raise InputError(f"{path} has more than one column {repeated[0]!r}; names must differ.")
     if table.num_rows == 0:

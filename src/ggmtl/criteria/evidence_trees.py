@@ -257,8 +257,8 @@ def _first_tree(edges: np.ndarray, likely: np.ndarray, n: int) -> list[tuple[int
     positive = likely > 0
     # Costs must be positive, and those of the hub's links larger than any other.
     costs = 2.0 - likely[positive] / likely.max(initial=1e-300)
-    rows = np.concatenate([edges[positive, 0], np.arange(n)])
-    columns = np.concatenate([edges[positive, 1], np.full(n, n)])
+    rows = np.concatenate([edges[positive, 0], np.arange(n)]).astype(np.int32)
+    columns = np.concatenate([edges[positive, 1], np.full(n, n)]).astype(np.int32)
     matrix = coo_array((np.append(costs, np.full(n, 3.0)), (rows, columns)), shape=(n + 1, n + 1))
     tree = minimum_spanning_tree(matrix.tocsr()).tocoo()
     return [(int(x), int(y)) for x, y in zip(tree.row, tree.col)]

@@ -153,7 +153,8 @@ def per_task_table(y_true: Any, y_pred: Any, tasks: Any) -> dict[str, np.ndarray
 
 
 def _t_norm(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.maximum(a + b - 1.0, 0.0)
+    # a + b − 1, in the order in which no digit of the smaller is lost.
+    return np.maximum(np.minimum(a, b) - (1.0 - np.maximum(a, b)), 0.0)
 
 
 def _t_conorm(a: np.ndarray, b: np.ndarray) -> np.ndarray:
