@@ -393,7 +393,7 @@ def accuracy(bench: Bench, strength: float) -> None:
 
 # What the time of a whole fit is told of: (file, function, words).
 STAGES = (
-    ("path", "hub_level", "hub strengths and models"),
+    ("levels", "hub_level", "hub strengths and models"),
     ("loss", "alone", "every task alone"),
     ("searching", "search", "search of neighbours"),
     ("candidates", "propose", "candidates, the search included"),

@@ -219,8 +219,9 @@ class _Chain:
         """Probabilities of all links between the two parts."""
         diagonal, products = np.diagonal(inverse), models @ models.T
         square, pairs = np.diagonal(products), np.ix_(near, far)
-        resistance = diagonal[near][:, None] + diagonal[far] - 2 * inverse[pairs]
-        apart = square[near][:, None] + square[far] - 2 * products[pairs]
+        # Neither is negative but for rounding.
+        resistance = np.maximum(diagonal[near][:, None] + diagonal[far] - 2 * inverse[pairs], 0.0)
+        apart = np.maximum(square[near][:, None] + square[far] - 2 * products[pairs], 0.0)
         strength = np.full(resistance.shape, self.strength)
         strength[near == self.size - 1] = self.hub
         strength[:, far == self.size - 1] = self.hub
