@@ -9,6 +9,7 @@ import pytest
 from scipy.special import gammaln
 from scipy.stats import multivariate_normal
 
+from ggmtl import GGMTLRegressor
 from ggmtl.bilevel import Settings
 from ggmtl.bilevel.by_coordinates import learn_by_coordinates, probability_of_sharing
 from ggmtl.candidates import KNN, Candidates, Complete
@@ -21,6 +22,8 @@ from ggmtl.criteria.evidence_coordinates import (
     shared_coefficients,
 )
 from ggmtl.criteria.evidence_trees import Messages, edge_probabilities, task_messages
+from ggmtl.datasets import make_star
+from ggmtl.inspection import shared_features
 from ggmtl.levels import candidate_models, hub_level
 from ggmtl.statistics import LeastSquares
 
@@ -281,3 +284,16 @@ def test_common_model_of_the_posterior_is_that_of_the_hub():
     np.testing.assert_allclose(posterior.covariance[2], expected, rtol=1e-6, atol=1e-10)
     right = loss.moment[2] + hub * evidence.common
     np.testing.assert_allclose(expected @ right / evidence.noise, posterior.mean[2], rtol=1e-6)
+
+
+def test_shared_features_names_what_the_centre_of_a_star_copied():
+    data = make_star(n_samples=160, random_state=0)
+    model = GGMTLRegressor(penalty="l1").fit(data.X, data.y, tasks=data.tasks)
+    table = shared_features(model)
+    assert len(table) == model.graph_.n_edges * model.n_features_in_
+    likely = table[table["probability"] > 0.5]
+    task, other = likely["task"].to_numpy(), likely["other"].to_numpy()
+    column = np.array([int(name.removeprefix("x")) for name in likely["feature"]])
+    gap = np.abs(data.coefficients[task, column] - data.coefficients[other, column])
+    assert len(likely) > 0
+    assert (gap < 0.3).mean() > 0.7

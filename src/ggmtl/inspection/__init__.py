@@ -10,6 +10,7 @@ from ggmtl.inspection.metrics import (
     pooled_rmse,
     task_rmse,
 )
+from ggmtl.inspection.sharing import shared_features
 from ggmtl.inspection.stability import EdgeStability, edge_stability
 from ggmtl.inspection.transfer import TransferReport, transfer_report
 
@@ -25,6 +26,7 @@ __all__ = [
     "markov_clusters",
     "per_task_table",
     "pooled_rmse",
+    "shared_features",
     "task_rmse",
     "transfer_report",
 ]
