@@ -35,7 +35,7 @@ _PER_TASK, _TUNING_ROUNDS = (1.0, 2.0), 1
 # Rounds that a graph which was learned from most of the rows takes to adapt to all of them.
 WARM_ROUNDS = 3
 # Up to this many tasks, which edges are shown follows from their probabilities over trees; share of the hub beside.
-_TREE_TASKS, _BESIDE_TREES = 150, 0.1
+_TREE_TASKS, _BESIDE_TREES = 40, 0.1
 # Edges of less leverage tie nothing together that the rest of the graph does not.
 _LEVERAGE = 0.2
 # ln r̄ below which the strengths are as good as settled.
