@@ -12,11 +12,8 @@ import numpy as np
 
 from ggmtl.bilevel.fit import GraphFit, Settings
 from ggmtl.candidates import CandidateEdges
-from ggmtl.criteria.evidence import Neighbours
+from ggmtl.criteria.evidence import Neighbours, group_labels, spread_over_edges
 from ggmtl.statistics import LeastSquares
-
-# Share of the hub's strength that stays with the hub beside new edges; the rest is spread evenly over them.
-_HUB_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -49,11 +46,8 @@ class ScaledProblem:
 
     def first_neighbours(self, candidates: CandidateEdges) -> Neighbours:
         """Equal edges that take over most of what the hub did to the slopes."""
-        main = self.groups == np.bincount(self.groups).argmax()
-        degree = max(2.0 * len(candidates.edges) / self.loss.n_tasks + 1.0, 2.0)
-        strength = float(np.exp(np.log(self.hub[main]).mean()))
-        values = np.full(len(candidates.edges), (1.0 - _HUB_SHARE) * strength / degree)
-        hub = np.where(main, _HUB_SHARE * self.hub, self.hub)
+        label = group_labels(self.groups, self.loss.n_features)
+        values, hub = spread_over_edges(self.hub, label, len(candidates.edges), self.loss.n_tasks)
         models = np.zeros((self.loss.n_tasks, self.loss.n_features))
         return Neighbours(candidates.edges, values, candidates.fixed, hub, np.zeros(len(values)), models)
 

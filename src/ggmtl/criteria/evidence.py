@@ -8,9 +8,8 @@ systems), ``evidence_learning`` (edge values and strengths) and ``evidence_selec
 from ggmtl.criteria.evidence_clusters import cluster_evidence
 from ggmtl.criteria.evidence_edges import EdgeEvidence, EvidenceModel, Expectations, edge_evidence
 from ggmtl.criteria.evidence_hub import HubEvidence, hub_evidence
-from ggmtl.criteria.evidence_learning import STEPS, EvidenceResult, learn_edges
+from ggmtl.criteria.evidence_learning import STEPS, EvidenceResult, learn_edges, spread_over_edges
 from ggmtl.criteria.evidence_neighbours import RENEWED, ROUNDS, Neighbours, Propose, learn_neighbours
-from ggmtl.criteria.evidence_sampling import SampledEvidence
 from ggmtl.criteria.evidence_selection import (
     GraphChoice,
     choose_clusters,
@@ -18,7 +17,7 @@ from ggmtl.criteria.evidence_selection import (
     ranked_list,
     select_graph,
 )
-from ggmtl.criteria.evidence_strengths import HubStrength, learn_hub, learn_hub_by_feature
+from ggmtl.criteria.evidence_strengths import HubStrength, group_labels, learn_hub, learn_hub_by_feature
 from ggmtl.criteria.evidence_trees import average_over_trees
 
 __all__ = [
@@ -34,11 +33,11 @@ __all__ = [
     "HubStrength",
     "Neighbours",
     "Propose",
-    "SampledEvidence",
     "average_over_trees",
     "choose_clusters",
     "cluster_evidence",
     "edge_evidence",
+    "group_labels",
     "hub_evidence",
     "largest_expected_f1",
     "learn_edges",
@@ -47,4 +46,5 @@ __all__ = [
     "learn_neighbours",
     "ranked_list",
     "select_graph",
+    "spread_over_edges",
 ]

@@ -96,33 +96,24 @@ class EdgeEvidence:
     Parameters
     ----------
     value : float
-        f; NaN where only estimates of its derivatives were asked for.
+        f.
     expectations : Expectations
     coefficients : array of shape (n, p)
         Models.
     noise : float
         σ².
-    standard_error : array of shape (m,)
-        Of `expectations.edge_posterior`; zero where it is exact.
-    covariance : array of shape (n, p, n, p), optional
+    covariance : array of shape (n, p, n, p)
         A⁻¹.
     log_determinant : float
-        ln|A|; NaN where it is not known.
+        ln|A|.
     """
 
     value: float
     expectations: Expectations
     coefficients: np.ndarray
     noise: float
-    standard_error: np.ndarray
-    covariance: np.ndarray | None = None
-    log_determinant: float = float("nan")
-
-    def exact_covariance(self) -> np.ndarray:
-        """A⁻¹, or an error where the expectations were only estimated."""
-        if self.covariance is None:
-            raise ParameterError("Comparing graphs needs exact evidence. Got sampled evidence instead.")
-        return self.covariance
+    covariance: np.ndarray
+    log_determinant: float
 
     @property
     def edge_gradient(self) -> np.ndarray:
@@ -199,7 +190,7 @@ def changed_evidence(
 
     `evidence` is that at `edge_values`, before the change.
     """
-    covariance, root = evidence.exact_covariance(), np.sqrt(model.coupling)
+    covariance, root = evidence.covariance, np.sqrt(model.coupling)
     n, p = model.loss.moment.shape
     i, j = model.edges[edge]
     columns = (covariance[:, :, i] - covariance[:, :, j]) * root
@@ -231,8 +222,7 @@ def _from_posterior(
     prior = prior_terms(model, edge_values)
     value = 0.5 * (degrees_of_freedom(loss) * np.log(quadratic) + log_det - prior.log_determinant)
     expectations = join_expectations(model, edge_values, coefficients, noise, edge_variance, hub_variance, prior)
-    exact = np.zeros(len(model.edges))
-    return EdgeEvidence(float(value), expectations, coefficients, noise, exact, covariance, log_det)
+    return EdgeEvidence(float(value), expectations, coefficients, noise, covariance, log_det)
 
 
 def inner_quadratic(model: EvidenceModel, edge_values: np.ndarray, coefficients: np.ndarray) -> float:

@@ -6,12 +6,11 @@ bounds f from above, and the bound is least at
     e_ij ← e_ij · [Σ_k Λ_k R⁽ᵏ⁾_ij] / [E(uᵀΛu)/σ²] ,        h_k ← h_k · [tr P_k⁺] / [E Σ_i (w_i − w̄)_k²/σ²] ,
 
 so f falls with every step. Raised to a power below two, the steps keep the same fixed points and arrive
-sooner; where f is known and has not fallen, the plain step is taken instead.
+sooner; where f has not fallen, the plain step is taken instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,15 +29,6 @@ STEPS = 20
 _FLOOR = 1e-9
 # Bounds of the hub's strengths, in units of the mean number of rows of a task.
 _LOWEST, _HIGHEST = 1e-6, 1e6
-
-Estimator = Callable[[EvidenceModel, np.ndarray, int, np.ndarray | None], EdgeEvidence]
-
-
-def exact_evidence(
-    model: EvidenceModel, edge_values: np.ndarray, step: int = 0, start: np.ndarray | None = None
-) -> EdgeEvidence:
-    """The exact estimator, the same at every step and from any start."""
-    return edge_evidence(model, edge_values)
 
 
 @dataclass(frozen=True)
@@ -79,8 +69,8 @@ class EvidenceResult:
         return self.status == "converged"
 
     def criterion(self) -> tuple[float, ...]:
-        """f after every step, the start first; less its value at the start where only changes of f are known."""
-        first = self.evidence.value + self.gain if np.isfinite(self.evidence.value) else 0.0
+        """f after every step, the start first."""
+        first = self.evidence.value + self.gain
         return (first, *(first - self.history).tolist())
 
 
@@ -95,7 +85,6 @@ def learn_edges(
     ridge: float = 1e-10,
     max_iter: int = STEPS,
     tol: float = 0.1,
-    estimator: Estimator = exact_evidence,
     journal: Journal | None = None,
 ) -> EvidenceResult:
     """Minimise f over edge values, hub and (optionally) coupling.
@@ -107,7 +96,7 @@ def learn_edges(
     edges : array of shape (m, 2)
         Candidates.
     hub : array of shape (p,)
-        Strengths of the hub that are best without edges (:func:`~ggmtl.criteria.evidence_hub.learn_hub`).
+        Strengths of the hub that are best without edges (:func:`~ggmtl.criteria.evidence_strengths.learn_hub`).
     coupling : array of shape (p,), optional
         Λ to start from; ones by default.
     groups : array of int, shape (p,), optional
@@ -116,24 +105,20 @@ def learn_edges(
         Learn Λ of the groups, relative to that of the largest group.
     tol : float
         Stop when a step gains less than this in ln evidence.
-    estimator : callable
-        ``estimator(model, edge_values, step, start) -> EdgeEvidence``: exact, or estimated by samples (fresh ones
-        every step); `start` are the models of the step before.
     journal : Journal, optional
         Where the steps are recorded, and taken up again.
     """
     journal = journal or Journal()
     n, p = loss.moment.shape
     label = group_labels(groups, p)
-    values, first_hub = _start(np.asarray(hub, dtype=float), label, edges, n)
+    values, first_hub = spread_over_edges(np.asarray(hub, dtype=float), label, len(edges), n)
     model = EvidenceModel(loss, edges, np.ones(p) if coupling is None else coupling, first_hub, ridge)
     model, values, history = _resume(journal, model, values)
-    evidence = estimator(model, values, len(history) - 1, None)
+    evidence = edge_evidence(model, values)
     try:
         while len(history) <= max_iter and not _settled(history, tol):
-            step = len(history)
-            vary_coupling = learn_coupling and step % 3 == 0
-            model, values, evidence, gain = _advance(model, values, evidence, label, vary_coupling, estimator, step)
+            vary_coupling = learn_coupling and len(history) % 3 == 0
+            model, values, evidence, gain = _advance(model, values, evidence, label, vary_coupling)
             history = [*history, history[-1] + gain]
             journal.step("edges", values=values, hub=model.hub, coupling=model.coupling, history=history)
     except KeyboardInterrupt:
@@ -151,15 +136,13 @@ def _advance(
     evidence: EdgeEvidence,
     label: np.ndarray,
     vary_coupling: bool,
-    estimator: Estimator,
-    step: int,
 ) -> tuple[EvidenceModel, np.ndarray, EdgeEvidence, float]:
-    """One step and its gain: a long one, or the plain one where f is known and the long one has not lowered it."""
+    """One step and its gain: a long one, or the plain one where the long one has not lowered f."""
     for power in (_POWER, 1.0):
         new_model, new_values = _step(model, values, evidence, label, power, vary_coupling)
-        new_evidence = estimator(new_model, new_values, step, evidence.coefficients)
-        gain = _gain(model, values, evidence, new_model, new_values, new_evidence)
-        if gain >= 0 or not np.isfinite(evidence.value):
+        new_evidence = edge_evidence(new_model, new_values)
+        gain = evidence.value - new_evidence.value
+        if gain >= 0:
             break
     return new_model, new_values, new_evidence, float(gain)
 
@@ -185,13 +168,13 @@ def _settled(history: list[float], tol: float) -> bool:
     return len(history) > 1 and abs(history[-1] - history[-2]) < tol
 
 
-def _start(hub: np.ndarray, label: np.ndarray, edges: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Move most of the main group's hub to the edges: over all pairs, equal edges h/n are the hub itself."""
+def spread_over_edges(hub: np.ndarray, label: np.ndarray, n_edges: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Move most of the main group's hub to equal edges: over all pairs, edges h/n are the hub itself."""
     main = np.bincount(label).argmax()
     strength = float(np.exp(np.log(hub[label == main]).mean()))
-    degree = max(2.0 * len(edges) / n + 1.0, 2.0)
+    degree = max(2.0 * n_edges / n + 1.0, 2.0)
     first = np.where(label == main, _HUB_SHARE * hub, hub)
-    return np.full(len(edges), (1.0 - _HUB_SHARE) * strength / degree), first
+    return np.full(n_edges, (1.0 - _HUB_SHARE) * strength / degree), first
 
 
 def _step(
@@ -228,13 +211,3 @@ def _ratio(prior: np.ndarray, posterior: np.ndarray) -> np.ndarray:
 
 def _leverage(model: EvidenceModel, values: np.ndarray, evidence: EdgeEvidence) -> np.ndarray:
     return np.clip(values * evidence.expectations.edge_prior / len(model.coupling), 0.0, 1.0)
-
-
-def _gain(model, values, evidence, new_model, new_values, new_evidence) -> float:
-    """f before less f after: exact, or by the trapezoidal rule in the logarithms where f is not known."""
-    if np.isfinite(evidence.value) and np.isfinite(new_evidence.value):
-        return evidence.value - new_evidence.value
-    before = (evidence.edge_gradient * values, evidence.hub_gradient * model.hub)
-    after = (new_evidence.edge_gradient * new_values, new_evidence.hub_gradient * new_model.hub)
-    moved = (np.log(new_values / values), np.log(new_model.hub / model.hub))
-    return -0.5 * sum(float((a + b) @ d) for a, b, d in zip(before, after, moved))

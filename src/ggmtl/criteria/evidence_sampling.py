@@ -1,95 +1,28 @@
-"""Estimates of the expectations behind the evidence for systems too large for a dense inverse.
+"""Random right-hand sides and priors, for systems too large for a dense inverse.
 
-Posterior variances come from exact posterior samples: A z = ζ with ζ ~ N(0, A), built from
+Posterior variances come from samples: A z = ζ with E ζζᵀ = A, built from random signs ε,
 
-    ζ = G_i^{1/2} ε₁ + Σ_ij b_ij (e_ij Λ)^{1/2} ε₂ + (I − 11ᵀ/n) h^{1/2} ε₃ + ρ^{1/2} ε₄ ,     z ~ N(0, A⁻¹) ,
+    ζ = G_i^{1/2} ε₁ + Σ_ij b_ij (e_ij Λ)^{1/2} ε₂ + (I − 11ᵀ/n) h^{1/2} ε₃ + ρ^{1/2} ε₄ ,     E zzᵀ = A⁻¹ ,
 
 one solve per sample, all at once. E(uᵀΛu) averages over the p coefficients as well, so S samples give a
-relative error of about √(2/(S p)). Effective resistances take one n × n inverse per distinct (Λ_k, h_k), or
-samples of N(0, P_k⁺) beyond.
+relative error of about √(2/(S p)). Effective resistances come from the same samples of the prior alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ggmtl.criteria.evidence_edges import (
-    EdgeEvidence,
     EvidenceModel,
     PriorTerms,
-    inner_quadratic,
-    join_expectations,
-    prior_terms,
     strength_groups,
 )
-from ggmtl.criteria.evidence_hub import chunks, profiled_noise
+from ggmtl.criteria.evidence_hub import chunks
 from ggmtl.solvers import prepare
 from ggmtl.system import TaskSystem
 
-# Up to this many tasks the n × n inverse of the prior is exact and cheap beside the solves.
-_EXACT_PRIOR_TASKS = 2000
 # Up to this ratio of hub and edges to the hub alone the prior of a coordinate is that of the hub.
 _FIRST_ORDER = 1.3
-
-
-@dataclass(frozen=True)
-class SampledEvidence:
-    """An estimator for :func:`~ggmtl.criteria.evidence_learning.learn_edges`.
-
-    Every step draws fresh samples: edges fitted to one set of samples would over-fit its noise.
-
-    Parameters
-    ----------
-    n_samples : int
-        Posterior samples.
-    n_prior_samples : int
-        Samples for the effective resistances where they are not exact.
-    seed : int
-        Of the random numbers.
-    tol : float
-        Relative residual of the models.
-    sample_tol : float
-        Relative residual of the samples: errors of a percent vanish beside those of the sampling.
-    exact_prior_tasks : int
-        Up to this many tasks effective resistances are exact.
-    """
-
-    n_samples: int = 16
-    n_prior_samples: int = 200
-    seed: int = 0
-    tol: float = 1e-5
-    sample_tol: float = 1e-2
-    exact_prior_tasks: int = _EXACT_PRIOR_TASKS
-
-    def __call__(
-        self, model: EvidenceModel, edge_values: np.ndarray, step: int = 0, start: np.ndarray | None = None
-    ) -> EdgeEvidence:
-        """Estimate the expectations at these edge values; the value itself is NaN."""
-        loss, system = model.loss, model.system(edge_values)
-        random = np.random.default_rng([self.seed, step])
-        solver = prepare(system)
-        coefficients = solver.solve(loss.moment, start=start, tol=self.tol).require(1e-3).value
-        noise = posterior_noise(system, self.n_samples, random)
-        samples = solver.solve(noise, tol=self.sample_tol).require(2 * self.sample_tol).value
-        i, j = model.edges.T
-        squares = (samples[i] - samples[j]) ** 2
-        centred = samples - samples.mean(axis=0)
-        hub_variance = (centred**2).sum(axis=0).mean(axis=1)
-        _, variance = profiled_noise(loss, inner_quadratic(model, edge_values, coefficients))
-        prior = self._prior(model, edge_values, random)
-        joined = join_expectations(
-            model, edge_values, coefficients, variance, squares.mean(axis=2), hub_variance, prior
-        )
-        per_sample = np.einsum("mps,p->ms", squares, model.coupling)
-        error = per_sample.std(axis=1, ddof=1) / np.sqrt(self.n_samples)
-        return EdgeEvidence(float("nan"), joined, coefficients, variance, error)
-
-    def _prior(self, model: EvidenceModel, edge_values: np.ndarray, random: np.random.Generator) -> PriorTerms:
-        if model.loss.n_tasks <= self.exact_prior_tasks:
-            return prior_terms(model, edge_values)
-        return sampled_prior_terms(model, edge_values, self.n_prior_samples, random, self.sample_tol)
 
 
 def posterior_noise(system: TaskSystem, n_samples: int, random: np.random.Generator) -> np.ndarray:

@@ -211,7 +211,7 @@ def flip_changes(
     """Change of f when the value of one edge at a time changes by `change`, exact, shape (m,)."""
     i, j = model.edges.T
     root = np.sqrt(model.coupling)
-    covariance = evidence.exact_covariance()
+    covariance = evidence.covariance
     blocks = covariance[i, :, i, :] + covariance[j, :, j, :] - covariance[i, :, j, :] - covariance[j, :, i, :]
     matrix = np.eye(len(root)) + change[:, None, None] * blocks * np.outer(root, root)
     apart = (evidence.coefficients[i] - evidence.coefficients[j]) * root
@@ -323,7 +323,7 @@ def choose_clusters(
 def expected_distances(model: EvidenceModel, evidence: EdgeEvidence) -> np.ndarray:
     """E(uᵀΛu)/σ² of all pairs, shape (n, n)."""
     scaled = evidence.coefficients * np.sqrt(model.coupling / evidence.noise)
-    products = scaled @ scaled.T + np.einsum("ikjk,k->ij", evidence.exact_covariance(), model.coupling)
+    products = scaled @ scaled.T + np.einsum("ikjk,k->ij", evidence.covariance, model.coupling)
     square = np.diagonal(products)
     distances = np.maximum(square[:, None] + square - 2 * products, 0.0)
     np.fill_diagonal(distances, 0.0)

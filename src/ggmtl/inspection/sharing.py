@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
-import narwhals.stable.v1 as nw
 import numpy as np
 
 from ggmtl.bilevel import probability_of_sharing
@@ -39,11 +37,11 @@ def shared_features(model: Any) -> Any:
         settings = model._settings_used
         share = probability_of_sharing(model._folded().total, settings, hub, edges)[:, settings.slopes]
     order = np.argsort(-share, axis=1, kind="stable")
-    columns = {
-        "task": np.repeat(model.tasks_[edges[:, 0]], len(names)),
-        "other": np.repeat(model.tasks_[edges[:, 1]], len(names)),
-        "feature": names[order].ravel(),
-        "probability": np.take_along_axis(share, order, axis=1).ravel(),
-    }
-    kind: Any = model._table_kind or next((k for k in ("pandas", "polars") if importlib.util.find_spec(k)), None)
-    return columns if kind is None else nw.from_dict(columns, backend=kind).to_native()
+    return model._table(
+        {
+            "task": np.repeat(model.tasks_[edges[:, 0]], len(names)),
+            "other": np.repeat(model.tasks_[edges[:, 1]], len(names)),
+            "feature": names[order].ravel(),
+            "probability": np.take_along_axis(share, order, axis=1).ravel(),
+        }
+    )

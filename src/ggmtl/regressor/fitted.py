@@ -83,6 +83,10 @@ class FittedModel(TaskRegressor):
             "coefficient": values.ravel(),
             "standard_error": self._standard_errors_used().ravel(),
         }
+        return self._table(columns)
+
+    def _table(self, columns: dict[str, np.ndarray]) -> Any:
+        """A table of the kind given to ``fit``, else of pandas or polars, whichever is installed, else the dict."""
         kind: Any = self._table_kind or next((k for k in ("pandas", "polars") if importlib.util.find_spec(k)), None)
         return columns if kind is None else nw.from_dict(columns, backend=kind).to_native()
 
