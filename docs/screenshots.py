@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from playwright.sync_api import sync_playwright
 
 from ggmtl import GGMTLRegressor
@@ -19,9 +20,10 @@ def main() -> None:
     names = np.array([f"Task {task + 1}" for task in clusters.tasks])
     schools = load_exam()
     labels = np.array([f"School {label}" for label in schools.tasks.tolist()])
+    table = pd.DataFrame(schools.X, columns=list(schools.columns))
     pages = {
         "report-light": (clusters.X, clusters.y, names, None, "light"),
-        "report-dark": (schools.X, schools.y, labels, "Exam scores in 65 Inner London schools", "dark"),
+        "report-dark": (table, schools.y, labels, "Exam scores in 65 Inner London schools", "dark"),
     }
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
         browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
@@ -30,6 +32,9 @@ def main() -> None:
             write_report(GGMTLRegressor().fit(X, y, tasks=tasks), page_file, title=title)
             page = browser.new_page(viewport={"width": 1400, "height": 1120}, color_scheme=scheme)
             page.goto(page_file.as_uri())
+            # Down to the end of the drawing, so that nothing is cut.
+            frame = page.locator(".stage").bounding_box()
+            page.set_viewport_size({"width": 1400, "height": int(frame["y"] + frame["height"] + 32)})
             page.wait_for_timeout(500)
             page.screenshot(path=IMAGES / f"{name}.png")
         browser.close()

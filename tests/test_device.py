@@ -256,7 +256,7 @@ def test_candidates_are_sought_on_the_device_of_the_loss(place, monkeypatch):
 
 @pytest.fixture
 def every_problem_is_large(monkeypatch):
-    monkeypatch.setattr(path, "LARGE_NUMBERS", 1000)
+    monkeypatch.setattr("ggmtl.scoring.LARGE_NUMBERS", 1000)
     monkeypatch.setattr("ggmtl.bilevel.by_evidence.EXACT_SIZE", 0)
     monkeypatch.setattr("ggmtl.bilevel.by_samples.CLUSTER_NUMBERS", 0)
 

@@ -19,7 +19,8 @@ from ggmtl.graph import TaskGraph, exports
 from ggmtl.model_file import ModelState, read_file, write_file, write_model
 from ggmtl.model_file.container import _PREFIX
 from ggmtl.model_file.values import decode, encode, round_mantissa
-from ggmtl.path import FoldErrors, PathResult
+from ggmtl.path import PathResult
+from ggmtl.scoring import FoldErrors
 from ggmtl.statistics import Scaling
 
 FAST = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0, "validation": 0.25}

@@ -10,7 +10,8 @@ from ggmtl.baselines import HubRegressor, IndependentRegressor, PooledRegressor
 from ggmtl.bilevel import GraphFit
 from ggmtl.datasets import make_clusters, make_line
 from ggmtl.levels import hub_level, independent_level, learn_levels, pooled_level
-from ggmtl.path import FoldErrors, choose
+from ggmtl.path import choose
+from ggmtl.scoring import FoldErrors
 from ggmtl.statistics import FoldedLoss, Scaling, TaskStatistics
 from test_bilevel import folded_of, settings_of
 

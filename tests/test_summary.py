@@ -13,7 +13,7 @@ from ggmtl import GGMTLRegressor, TaskGraph, load_model
 from ggmtl.baselines import IndependentRegressor, PooledRegressor
 from ggmtl.bilevel import GraphFit
 from ggmtl.graph.shapes import name_shape
-from ggmtl.path import FoldErrors
+from ggmtl.scoring import FoldErrors
 from ggmtl.summary import describe, describe_meaning, one_line, summarize
 from ggmtl.summary.verdict import gain_over_simple, graph_verdict, verdict_of
 

@@ -12,6 +12,7 @@ from ggmtl.bilevel import GraphFit, Settings, learn_by_coordinates, learn_by_evi
 from ggmtl.candidates import CandidateEdges, search_for
 from ggmtl.checkpoint import Journal
 from ggmtl.criteria.evidence import hub_evidence, learn_hub_by_feature
+from ggmtl.criteria.task_noise import task_precisions
 from ggmtl.statistics import FoldedLoss, LeastSquares
 
 # Levels of the entropy weight γ, in units of the outer loss per candidate edge.
@@ -30,11 +31,17 @@ def learn_levels(
 ) -> list[GraphFit]:
     """All levels of the family on the given rows, simplest first; `start` are those of most of the rows."""
     journal = journal or Journal()
-    total = folded.total
+    total, precisions = folded.total, None
     if len(task_names) == 1:
         return [independent_level(total, settings)]
     simple = journal.once("simple", lambda: simple_levels(total, settings, start[1] if start else None))
     hub = simple[1] if settings.hub else None
+    if settings.noise == "per_task":
+        weighed = journal.once("weighed", lambda: weighed_hub(total, settings, hub))
+        precisions = weighed.precisions
+        simple = [simple[0], weighed, simple[-1]] if hub else simple
+        if precisions is not None:
+            folded, total = folded.weighted(precisions), total.weighted(precisions)
     if criterion == "evidence":
         root = covariance_root(total)
 
@@ -44,17 +51,18 @@ def learn_levels(
         first = None if start is None else start[-2]
         learn = learn_by_coordinates if settings.penalty == "l1" else learn_by_evidence
         graphs = learn(total, settings, propose, simple[1], journal=journal, start=first)
-        return [*simple[:-1], *graphs, simple[-1]]
+        return [*simple[:-1], *_with_precisions(graphs, precisions), simple[-1]]
     graphs = learn_by_validation(
         folded,
         settings,
         task_names,
-        np.zeros(total.n_features) if hub is None else hub.hub,
+        simple[1].hub if settings.hub else np.zeros(total.n_features),
         partial(candidate_models, settings=settings),
         ENTROPY_LEVELS if choose_entropy else (),
         progress,
         journal,
     )
+    graphs = _with_precisions(graphs, precisions)
     if not choose_entropy:
         return graphs
     return [*simple[:-1], *reversed(graphs), simple[-1]]
@@ -83,15 +91,33 @@ def independent_level(loss: LeastSquares, settings: Settings) -> GraphFit:
     return _without_edges("independent", loss, settings, np.zeros(loss.n_features), coefficients)
 
 
-def hub_level(loss: LeastSquares, settings: Settings, start: GraphFit | None = None) -> GraphFit:
-    """Every task drawn to the common model, each coordinate as strongly as the evidence says, or as in `start`."""
+def hub_level(
+    loss: LeastSquares, settings: Settings, start: GraphFit | None = None, near: np.ndarray | None = None
+) -> GraphFit:
+    """Every task drawn to the common model, each coordinate as strongly as the evidence says, or as in `start`.
+
+    `near` are strengths near which the search begins.
+    """
     if start is not None:
         found = hub_evidence(loss, start.hub)
         return replace(start, coefficients=found.coefficients, value=found.value)
-    learned = learn_hub_by_feature(loss, settings.slopes)
+    learned = learn_hub_by_feature(loss, settings.slopes, near)
     found, status = learned.evidence, "converged" if learned.converged else "flat"
     fit = _without_edges("hub", loss, settings, learned.hub, found.coefficients, found.value)
     return replace(fit, iterations=learned.iterations, status=status, history=(found.value,))
+
+
+def weighed_hub(loss: LeastSquares, settings: Settings, hub: GraphFit | None) -> GraphFit:
+    """The hub learned from rows weighed by the precision of their task, as `hub` tells it; `hub` where all agree."""
+    hub = hub or hub_level(loss, settings)
+    precisions = task_precisions(loss, hub.hub)
+    if precisions is None:
+        return hub
+    return replace(hub_level(loss.weighted(precisions), settings, near=hub.hub), precisions=precisions)
+
+
+def _with_precisions(graphs: Sequence[GraphFit], precisions: np.ndarray | None) -> list[GraphFit]:
+    return [replace(fit, precisions=precisions) for fit in graphs]
 
 
 def _without_edges(

@@ -13,63 +13,19 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed, effective_n_jobs
 
 from ggmtl.bilevel import GraphFit, Settings
 from ggmtl.checkpoint import Journal
-from ggmtl.errors import ParameterError
 from ggmtl.graph import TaskGraph
 from ggmtl.levels import learn_levels
-from ggmtl.statistics import FoldedLoss, LeastSquares
+from ggmtl.noise import with_noise
+from ggmtl.scoring import FoldErrors, Learner, cross_validate, errors_of, errors_on, fold_name, is_large
+from ggmtl.statistics import FoldedLoss
 
 logger = logging.getLogger("ggmtl")
-Learner = Callable[..., Sequence[GraphFit]]
 
-# Numbers in the matrices of all tasks beyond which one fold in place of several is held out.
-LARGE_NUMBERS = 1 << 18
 # Edges lighter than this, beside the heaviest edges of their two tasks, are not reported.
 _REPORTED = 0.05
-
-
-@dataclass(frozen=True)
-class FoldErrors:
-    """Squared errors on rows never seen by the model that predicts them.
-
-    Parameters
-    ----------
-    squared : array of shape (levels, folds, n)
-        Sum of squared errors per level, fold and task.
-    count : array of shape (folds, n)
-        Rows behind each sum.
-    """
-
-    squared: np.ndarray
-    count: np.ndarray
-
-    def mean(self) -> np.ndarray:
-        """Mean squared error over all rows, shape (levels,)."""
-        return self.squared.sum(axis=(1, 2)) / self.count.sum()
-
-    def standard_error(self) -> np.ndarray:
-        """Standard error of `mean`, shape (levels,), from the spread over tasks."""
-        return self._spread(self.squared - self.mean()[:, None, None] * self.count)
-
-    def excess(self, level: int) -> tuple[np.ndarray, np.ndarray]:
-        """Mean squared error of every level above that of `level`, and the paired standard error."""
-        difference = self.squared - self.squared[level]
-        mean = difference.sum(axis=(1, 2)) / self.count.sum()
-        return mean, self._spread(difference - mean[:, None, None] * self.count)
-
-    def task_mean(self) -> np.ndarray:
-        """Mean squared error of every task over all folds, shape (levels, n); NaN where no row was held out."""
-        count = self.count.sum(axis=0)
-        return self.squared.sum(axis=1) / np.where(count > 0, count, np.nan)
-
-    def _spread(self, centred: np.ndarray) -> np.ndarray:
-        # Rows of a task share its model: with several tasks, tasks are the independent units; with one, folds are.
-        units = centred.sum(axis=1) if centred.shape[2] > 1 else centred[:, :, 0]
-        size = max(units.shape[1] - 1, 1)
-        return np.sqrt((units**2).sum(axis=1) * units.shape[1] / size) / self.count.sum()
 
 
 @dataclass(frozen=True)
@@ -149,6 +105,8 @@ def fit_path(
     chosen has the status ``"interrupted"``. Before there is any level, the interruption is passed on.
     """
     journal = journal or Journal()
+    if criterion == "evidence":
+        settings = with_noise(folded, settings, journal)
     learn = partial(
         learn_levels, settings=settings, task_names=task_names, criterion=criterion, choose_entropy=choose_entropy
     )
@@ -170,7 +128,7 @@ def fit_path(
     try:
         errors = cross_validate(folded, learn, n_jobs, journal) if len(folded.scored) >= needed else None
     except KeyboardInterrupt:
-        errors, whole = _errors_of(folded, journal), False
+        errors, whole = errors_of(folded, journal), False
     levels, errors = _with_edges(levels, errors)
     if errors is None and criterion == "validation":
         # One hold-out: the densest graph is the one with the lowest outer loss, and all that the paper would ask.
@@ -190,67 +148,14 @@ def _with_edges(
     return tuple(levels[k] for k in keep), errors and FoldErrors(errors.squared[keep], errors.count)
 
 
-def is_large(n_tasks: int, n_features: int) -> bool:
-    """Whether there are so many tasks that one fold held out says all that there is to know about their mean error."""
-    return n_tasks * n_features**2 > LARGE_NUMBERS
-
-
 def _first_fold(folded: FoldedLoss, learn: Learner, journal: Journal) -> tuple[FoldedLoss, tuple[GraphFit, ...]]:
     """One fold apart from all other rows, and the levels learned without it: where the levels of all rows start."""
     k = folded.scored[0]
     pair = FoldedLoss((folded.training(k), folded.parts[k]), first_scored=1)
     inside = journal.inside("first")
     levels = journal.once("first", lambda: tuple(learn(FoldedLoss(pair.parts[:1]), journal=inside)))
-    journal.once(_fold_name(1), lambda: _errors_on(pair.parts[1], levels))
+    journal.once(fold_name(1), lambda: errors_on(pair.parts[1], levels))
     return pair, levels
-
-
-def cross_validate(
-    folded: FoldedLoss, learn: Learner, n_jobs: int | None = None, journal: Journal | None = None
-) -> FoldErrors:
-    """Learn every level without each fold in turn, and score it there; folds in the journal are not done again."""
-    kept = journal or Journal()
-    missing = [k for k in folded.scored if kept.known(_fold_name(k)) is None]
-    workers: Any = n_jobs
-    if effective_n_jobs(workers) == 1:
-        for k in missing:
-            inside = None if journal is None else journal.inside(_fold_name(k))
-            kept.once(_fold_name(k), partial(_score, folded, learn, k, inside))
-    else:
-        pool = Parallel(n_jobs=n_jobs, return_as="generator")
-        results: Any = pool(delayed(_score)(folded, learn, k) for k in missing)
-        for squared, k in zip(results, missing):
-            kept.once(_fold_name(k), partial(np.asarray, squared))
-    errors = _errors_of(folded, kept)
-    if errors is None:
-        raise ParameterError("There is no fold that could be held out.")
-    return errors
-
-
-def _score(folded: FoldedLoss, learn: Learner, k: int, journal: Journal | None = None) -> np.ndarray:
-    """Squared errors on fold `k` of all levels learned without it, shape (levels, n)."""
-    logger.info("learning again without fold %d of %d", k + 1, len(folded.parts))
-    rest = folded.without(k)
-    levels = learn(rest) if journal is None else learn(rest, journal=journal)
-    return _errors_on(folded.parts[k], levels)
-
-
-def _errors_on(part: LeastSquares, levels: Sequence[GraphFit]) -> np.ndarray:
-    """Squared errors of every level and task, shape (levels, n)."""
-    return np.array([2.0 * part.task_values(fit.coefficients) for fit in levels])
-
-
-def _fold_name(k: int) -> str:
-    return f"fold {k}"
-
-
-def _errors_of(folded: FoldedLoss, journal: Journal) -> FoldErrors | None:
-    """The errors of all folds in the journal, None where there are none."""
-    done = [k for k in folded.scored if journal.known(_fold_name(k)) is not None]
-    if not done:
-        return None
-    squared = [journal.known(_fold_name(k)) for k in done]
-    return FoldErrors(np.stack(squared, axis=1), np.array([folded.parts[k].count for k in done]))
 
 
 def _levels_so_far(journal: Journal) -> tuple[GraphFit, ...]:

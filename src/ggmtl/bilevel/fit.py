@@ -28,6 +28,8 @@ class Settings:
         Which coordinates are slopes (the other, if any, is the intercept, which is never ridged).
     sparsity : Sparsity
         ξ, η, γ.
+    noise : {"common", "per_task"}
+        Whether all tasks have the same variance of the noise, or each its own, which then weighs its rows.
     edge_solver, hypergradient, ridge, smoothing, max_iter, tol
         As in :class:`ggmtl.GGMTLRegressor`.
     """
@@ -44,6 +46,7 @@ class Settings:
     smoothing: float = DEFAULT_SMOOTHING
     max_iter: int = 200
     tol: float = 1e-5
+    noise: str = "common"
 
     def ridge_for(self, loss: LeastSquares) -> np.ndarray:
         """ρ per task and coordinate: none on the intercept, except of a task without a single row."""
@@ -77,6 +80,8 @@ class GraphFit:
         Weights in [0, 1] to show, zero for edges not to show; from `edge_values` where None.
     supported : bool
         Whether the criterion itself, its multiple comparisons counted, prefers this graph to none.
+    precisions : array of shape (n,), optional
+        σ²/σ_i², by which the rows of every task were weighed; all one where None.
     """
 
     name: str
@@ -92,6 +97,11 @@ class GraphFit:
     history: tuple[float, ...] = ()
     reported_weights: np.ndarray | None = None
     supported: bool = False
+    precisions: np.ndarray | None = None
+
+    def weighed(self, loss: LeastSquares) -> LeastSquares:
+        """The loss with the tasks' rows weighed as in this fit."""
+        return loss if self.precisions is None else loss.weighted(self.precisions)
 
     def common_model(self) -> np.ndarray:
         """The hub's model: the mean of the tasks' models."""
@@ -107,6 +117,6 @@ class GraphFit:
 def refit(fit: GraphFit, loss: LeastSquares, settings: Settings) -> GraphFit:
     """The same graph with the models of all rows in `loss`; edges of value zero are left out of the solve."""
     present = fit.edge_values > 0
-    problem = settings.problem(loss, fit.edges[present], fit.coupling, fit.hub)
+    problem = settings.problem(fit.weighed(loss), fit.edges[present], fit.coupling, fit.hub)
     solution = solve_inner(problem, fit.edge_values[present], tol=1e-10)
     return replace(fit, coefficients=solution.coefficients)

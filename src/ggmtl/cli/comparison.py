@@ -13,7 +13,7 @@ import numpy as np
 from ggmtl import GGMTLRegressor, baselines
 from ggmtl.cli.workflow import Rows
 from ggmtl.errors import GGMTLError, InputError, ParameterError, did_you_mean
-from ggmtl.path import FoldErrors
+from ggmtl.scoring import FoldErrors
 from ggmtl.statistics import deal_folds
 from ggmtl.summary import percent
 from ggmtl.tasks import read_training

@@ -102,33 +102,35 @@ def cluster_evidence(
     """
     n, p = loss.moment.shape
     size = np.bincount(cluster)
-    a, index = strength * coupling, np.arange(p)
-    data = loss.gram.copy()
-    data[:, index, index] += ridge
-    inverse, log_det = task_inverses(data, a + hub)
-    by_cluster, by_hub = inverse * a, inverse * hub
-    own = np.matmul(inverse, data)
-    # What a task keeps of γ and of μ when its own model follows: w − γ = …, w − μ = … below.
-    off_cluster, off_hub = own + by_hub, own + by_cluster
-    gamma = _symmetric(_sum_by(a[:, None] * off_cluster, cluster))
-    mixed = _sum_by(a[:, None] * by_hub, cluster)
+    a = strength * coupling
+    inverse, log_det = task_inverses(loss.gram, a + hub + ridge)
+    inverses = _sum_by(inverse, cluster)
+    total = inverses.sum(axis=0)
+    # D⁻¹(G + ρI + h) = I − D⁻¹a, and so on: sums of inverses are all that is needed of the tasks.
+    gamma = _symmetric(size[:, None, None] * np.diag(a) - a[:, None] * inverses * a)
+    mixed = a[:, None] * inverses * hub
     gamma_inverse = _symmetric(np.linalg.inv(gamma))
     follow = np.matmul(gamma_inverse, mixed)
-    pooled = hub[:, None] * off_hub.sum(axis=0) - np.einsum("cab,cad->bd", mixed, follow)
-    pooled_inverse = np.linalg.inv(_symmetric(pooled))
+    pooled = _symmetric(n * np.diag(hub) - hub[:, None] * total * hub - np.einsum("cab,cad->bd", mixed, follow))
+    pooled_inverse = _symmetric(np.linalg.inv(pooled))
     # Means of the latent models.
     alone = np.matmul(inverse, loss.moment[..., None])[..., 0]
     pull = np.matmul(gamma_inverse, (a * _sum_by(alone, cluster))[..., None])[..., 0]
     common = pooled_inverse @ (hub * alone.sum(axis=0) + np.einsum("cab,ca->b", mixed, pull))
     centre = pull + follow @ common
-    coefficients = alone + np.matmul(by_cluster, centre[cluster][..., None])[..., 0] + by_hub @ common
-    # Variances about γ and μ.
-    follows, within = follow[cluster], gamma_inverse[cluster]
+    coefficients = alone + np.matmul(inverse, (a * centre[cluster] + hub * common)[..., None])[..., 0]
+    # Variances about γ and μ: of D⁻¹ itself, of γ given μ, and of μ, on which w hangs as D⁻¹ times `hang`.
+    hang = np.diag(hub) + a[:, None] * follow
+    by_common = np.matmul(hang, pooled_inverse)
+    middle = a[:, None] * gamma_inverse * a + np.matmul(by_common, np.swapaxes(hang, 1, 2))
     spread = np.einsum("nkk->k", inverse)
-    about_cluster = spread + _squares(off_cluster, within)
-    about_cluster += _squares(by_hub - np.matmul(off_cluster, follows), pooled_inverse)
-    about_hub = spread + _squares(by_cluster, within)
-    about_hub += _squares(np.matmul(by_cluster, follows) - off_hub, pooled_inverse)
+    spread = spread + np.einsum("nka,nka->k", np.matmul(inverse, middle[cluster]), inverse)
+    followed = np.matmul(follow, pooled_inverse)
+    about_cluster = spread + np.einsum("c,ckk->k", size, gamma_inverse)
+    about_cluster += np.einsum("c,cka,cka->k", size, followed, follow)
+    about_cluster -= 2.0 * np.einsum("cka,cak->k", inverses, a[:, None] * gamma_inverse)
+    about_cluster -= 2.0 * np.einsum("cka,cab,ckb->k", inverses, by_common, follow, optimize=True)
+    about_hub = spread + n * np.diag(pooled_inverse) - 2.0 * np.einsum("cka,cak->k", inverses, by_common)
     apart = ((coefficients - centre[cluster]) ** 2).sum(axis=0), ((coefficients - common) ** 2).sum(axis=0)
     quadratic = 2 * loss.value(coefficients) + a @ apart[0] + hub @ apart[1] + ridge * float((coefficients**2).sum())
     # The quadratic of A itself has γ and μ at their minima given w, as here.
@@ -208,10 +210,8 @@ def _reassigned(loss: LeastSquares, choice: ClusterChoice, coupling: np.ndarray,
     """
     size = np.bincount(choice.cluster)
     centres = _sum_by(choice.coefficients, choice.cluster) / size[:, None]
-    a, index = choice.strength * coupling, np.arange(loss.n_features)
-    data = loss.gram.copy()
-    data[:, index, index] += ridge
-    inverse = task_inverses(data, a)[0]
+    a = choice.strength * coupling
+    inverse = task_inverses(loss.gram, a + ridge)[0]
     shrunk = np.diag(a) - a[:, None] * inverse * a
     told = a * np.matmul(inverse, loss.moment[..., None])[..., 0]
     misfit = np.einsum("ck,nkl,cl->nc", centres, shrunk, centres, optimize=True) - 2.0 * told @ centres.T
@@ -244,11 +244,6 @@ def _cuts(distances: np.ndarray, together: np.ndarray, allowed: np.ndarray | Non
 def _sum_by(values: np.ndarray, cluster: np.ndarray) -> np.ndarray:
     order = np.argsort(cluster, kind="stable")
     return np.add.reduceat(values[order], np.searchsorted(cluster[order], np.arange(cluster.max() + 1)), axis=0)
-
-
-def _squares(left: np.ndarray, middle: np.ndarray) -> np.ndarray:
-    """Σ_i diag(L_i M_i L_iᵀ)."""
-    return np.einsum("nka,nka->k", np.matmul(left, middle), left)
 
 
 def _symmetric(matrices: np.ndarray) -> np.ndarray:

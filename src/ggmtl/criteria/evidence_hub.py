@@ -82,22 +82,26 @@ def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> H
     """
     n, p = loss.moment.shape
     hub = np.asarray(hub, dtype=float)
-    pooled, right, log_det = np.zeros((p, p)), np.zeros(p), 0.0
+    total, right, log_det = np.zeros((p, p)), np.zeros(p), 0.0
     parts = chunks(n, p)
     for rows in parts:
-        inverse, shrink, chunk_log_det = _task_matrices(loss, rows, hub, ridge)
+        inverse, chunk_log_det = task_inverses(loss.gram[rows], hub + ridge)
         log_det += chunk_log_det
-        pooled += hub[:, None] * shrink.sum(axis=0)
+        total += inverse.sum(axis=0)
         right += hub * np.matmul(inverse, loss.moment[rows, :, None]).sum(axis=0)[:, 0]
+    # K_i = I − D_i⁻¹ diag(h): sums of inverses are all that is needed of the tasks.
+    pooled = n * np.diag(hub) - hub[:, None] * total * hub
     pooled = 0.5 * (pooled + pooled.T)
     spread = np.linalg.inv(pooled)
     common = spread @ right
-    coefficients, variance = np.empty((n, p)), np.zeros(p)
+    coefficients, pulled = np.empty((n, p)), hub[:, None] * spread * hub
+    variance = np.diag(total) + n * np.diag(spread) - 2.0 * np.einsum("ka,a,ak->k", total, hub, spread)
     for rows in parts:
         if len(parts) > 1:  # A single chunk is still at hand.
-            inverse, shrink, _ = _task_matrices(loss, rows, hub, ridge)
+            inverse, _ = task_inverses(loss.gram[rows], hub + ridge)
         coefficients[rows] = np.matmul(inverse, (loss.moment[rows] + hub * common)[..., None])[..., 0]
-        variance += np.einsum("nkk->k", inverse) + np.einsum("nka,ab,nkb->k", shrink, spread, shrink, optimize=True)
+        # One product of all tasks' rows with a p × p matrix.
+        variance += np.einsum("nka,nka->k", (inverse.reshape(-1, p) @ pulled).reshape(inverse.shape), inverse)
     deviation = ((coefficients - common) ** 2).sum(axis=0)
     quadratic = 2 * loss.value(coefficients) + hub @ deviation + ridge * float((coefficients**2).sum())
     quadratic, noise = profiled_noise(loss, quadratic)
@@ -118,19 +122,8 @@ def chunks(n: int, p: int) -> list[slice]:
     return [slice(first, min(first + step, n)) for first in range(0, n, step)]
 
 
-def _task_matrices(
-    loss: LeastSquares, rows: slice, hub: np.ndarray, ridge: float
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """D_i⁻¹, K_i = D_i⁻¹(G_i + ρI) and Σ ln|D_i| of some tasks."""
-    index = np.arange(loss.n_features)
-    data = loss.gram[rows].copy()
-    data[:, index, index] += ridge
-    inverse, log_det = task_inverses(data, hub)
-    return inverse, np.matmul(inverse, data), log_det
-
-
-def task_inverses(data: np.ndarray, strength: np.ndarray) -> tuple[np.ndarray, float]:
+def task_inverses(gram: np.ndarray, strength: np.ndarray) -> tuple[np.ndarray, float]:
     """Inverses and summed log-determinants of G_i + diag(h)."""
     # A Cholesky factor is as accurate as that of the same matrix scaled to a diagonal of ones, so any h is safe.
-    inverse, log_det = kernels.inverse_blocks(data, np.broadcast_to(strength, data.shape[:2]))
+    inverse, log_det = kernels.inverse_blocks(gram, np.broadcast_to(strength, gram.shape[:2]))
     return inverse, float(log_det.sum())

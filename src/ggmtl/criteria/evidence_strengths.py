@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from scipy.optimize import OptimizeResult, minimize
@@ -115,7 +116,7 @@ def learn_hub(
     return HubStrength(hub, hub_evidence(loss, hub, ridge), int(found.nit), bool(found.success))
 
 
-def learn_hub_by_feature(loss: LeastSquares, slopes: np.ndarray) -> HubStrength:
+def learn_hub_by_feature(loss: LeastSquares, slopes: np.ndarray, start: np.ndarray | None = None) -> HubStrength:
     """One strength per coefficient, drawn to one another as much as the data say.
 
     The precision s of the slopes' hyper-prior is the one of highest evidence once the strengths are integrated out
@@ -127,20 +128,31 @@ def learn_hub_by_feature(loss: LeastSquares, slopes: np.ndarray) -> HubStrength:
     loss : LeastSquares
     slopes : array of bool, shape (p,)
         Which coefficients are slopes.
+    start : array of shape (p,), optional
+        Strengths of much the same rows, near which the search begins.
     """
-    sample, each = _sample(loss), np.arange(len(slopes))
-    best = learn_hub(sample, (~slopes).astype(np.int64), nats=_NATS if slopes.sum() >= 2 else 0.0)
-    if slopes.sum() >= 2:
-        lowest, found, chosen = np.inf, best, _SHRINKAGES[0]
-        for shrinkage in _SHRINKAGES:
-            found = learn_hub(sample, each, start=found.hub, shrinkage=shrinkage, pulled=slopes, nats=_NATS)
-            value = found.evidence.value + _strength_cost(sample.n_tasks, found, slopes, shrinkage)
-            if value < lowest:
-                lowest, best, chosen = value, found, shrinkage
-            elif value > lowest + _PATIENCE:
-                break
-        best = learn_hub(sample, each, start=best.hub, shrinkage=chosen, pulled=slopes, nats=1e-3 * _NATS)
+    sample = _sample(loss)
+    if slopes.sum() < 2:
+        best = learn_hub(sample, (~slopes).astype(np.int64), start=start)
+    else:
+        first = learn_hub(sample, (~slopes).astype(np.int64), nats=_NATS).hub if start is None else start
+        best = _by_shrinkage(sample, slopes, first)
     return best if sample is loss else replace(best, evidence=hub_evidence(loss, best.hub))
+
+
+def _by_shrinkage(loss: LeastSquares, slopes: np.ndarray, start: np.ndarray) -> HubStrength:
+    """One strength per coefficient under the hyper-prior of highest evidence."""
+    search = partial(learn_hub, loss, np.arange(len(slopes)), pulled=slopes)
+    lowest, best, chosen, here = np.inf, start, _SHRINKAGES[0], start
+    for shrinkage in _SHRINKAGES:
+        found = search(start=here, shrinkage=shrinkage, nats=_NATS)
+        value = found.evidence.value + _strength_cost(loss.n_tasks, found, slopes, shrinkage)
+        here = found.hub
+        if value < lowest:
+            lowest, best, chosen = value, found.hub, shrinkage
+        elif value > lowest + _PATIENCE:
+            break
+    return search(start=best, shrinkage=chosen, nats=1e-3 * _NATS)
 
 
 def _sample(loss: LeastSquares) -> LeastSquares:

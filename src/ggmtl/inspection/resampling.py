@@ -79,7 +79,7 @@ def blocks_of(model: GGMTLRegressor, X: Any, y: Any, tasks: Any) -> tuple[list[L
     data = model._check_features(data)
     seed = 0 if model.random_state is None else int(model.random_state)
     statistics = TaskStatistics.from_data(data, deal_folds(data, _BLOCKS, seed))
-    return model._scaling.design(statistics), seed
+    return [model._fit_used.weighed(block) for block in model._scaling.design(statistics)], seed
 
 
 def draw(blocks: Sequence[LeastSquares], random: np.random.Generator) -> np.ndarray:

@@ -17,8 +17,9 @@ from ggmtl.bilevel import GraphFit
 from ggmtl.errors import InputError
 from ggmtl.inspection.outliers import unlike_others
 from ggmtl.levels import hub_level, independent_level, pooled_level
-from ggmtl.path import FoldErrors, PathResult, cross_validate
+from ggmtl.path import PathResult
 from ggmtl.regressor import GGMTLRegressor
+from ggmtl.scoring import FoldErrors, cross_validate
 from ggmtl.statistics import FoldedLoss
 
 # Two-sided 95 % of the normal distribution.
@@ -295,16 +296,16 @@ def _hurt(errors: FoldErrors, level: int, reference: int) -> np.ndarray:
 def _verdict(
     names: tuple[str, ...], chosen: int, reference: int, graphs: list[int], gain: Gain, over_alone: Gain, alone: int
 ) -> str:
+    simple = f"against the best simple model ({_WORDS[names[reference]]})"
     if chosen in graphs and gain.low > 0:
-        return (
-            f"The graph lowers the error by {_percent(gain)} against the best simple model "
-            f"({_WORDS[names[reference]]})."
-        )
+        return f"The graph lowers the error by {_percent(gain)} {simple}."
+    if chosen in graphs and gain.high < 0:
+        loss = Gain(-gain.share, -gain.high, -gain.low)
+        return f"The graph raises the error by {_percent(loss)} {simple}."
     if chosen in graphs:
         return (
-            f"The graph changes the error by {-100 * gain.share:+.1f} % ({-100 * gain.high:+.1f} to "
-            f"{-100 * gain.low:+.1f} %) against the best simple model ({_WORDS[names[reference]]}): "
-            "no clear difference."
+            f"The graph shows which tasks are alike, but whether it lowers the error is not clear: by "
+            f"{100 * gain.share:.1f} % ({100 * gain.low:.1f} to {100 * gain.high:.1f} %) {simple}."
         )
     if names[chosen] == "independent":
         return "Sharing does not help: every task does best by itself."

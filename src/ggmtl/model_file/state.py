@@ -13,7 +13,8 @@ from ggmtl.errors import GGMTLError, ModelFileError
 from ggmtl.graph import TaskGraph
 from ggmtl.model_file.container import read_file, write_file
 from ggmtl.model_file.values import decode, encode, pack_labels, round_mantissa, unpack_labels
-from ggmtl.path import FoldErrors, PathResult
+from ggmtl.path import PathResult
+from ggmtl.scoring import FoldErrors
 from ggmtl.statistics import Scaling, TaskStatistics
 
 _KIND = "GGMTLRegressor"
@@ -107,6 +108,8 @@ def _pack_result(result: PathResult, arrays: dict[str, np.ndarray]) -> dict[str,
         "coupling": fit.coupling,
         "hub": fit.hub,
     }
+    if fit.precisions is not None:
+        arrays["precisions"] = fit.precisions
     if result.errors is not None:
         arrays["errors.squared"] = round_mantissa(result.errors.squared.sum(axis=1))
         arrays["errors.count"] = result.errors.count.sum(axis=0).astype(np.float32)
@@ -147,6 +150,10 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> ModelStat
     errors = arrays.get("standard_errors")
     if errors is not None:
         _check_shape("standard_errors", errors, (len(names), width))
+    if "precisions" in arrays:
+        _check_shape("precisions", arrays["precisions"], (len(names),))
+        if not (arrays["precisions"] > 0).all():
+            raise ValueError("a precision is not positive")
     if len(names) > 1 and not (names[:-1] < names[1:]).all():
         raise ValueError("the task names are not sorted")
     parameters, facts = {k: decode(v) for k, v in content["parameters"].items()}, decode(content["facts"])
@@ -179,6 +186,7 @@ def _unpack_result(content: dict[str, Any], arrays: dict[str, np.ndarray], graph
         coupling=arrays["coupling"],
         hub=arrays["hub"],
         coefficients=arrays["coefficients"],
+        precisions=arrays.get("precisions"),
         reported_weights=_shown(edges, graph) if content["reported"] else None,
         **values,
     )

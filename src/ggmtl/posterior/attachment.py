@@ -229,6 +229,7 @@ def follow(
         edges=np.searchsorted(together, fit.edges[inside]),
         edge_values=fit.edge_values[inside],
         coefficients=models[together],
+        precisions=_of(fit.precisions, together),
     )
     found = [attach(known, take_tasks(loss, [position]), noise) for position in attached]
     for position, task in zip(attached, found):
@@ -248,8 +249,18 @@ def _solve_together(fit: GraphFit, together: np.ndarray, loss: LeastSquares, set
         return independent_level(rows, settings).coefficients
     inside = np.isin(fit.edges, together).all(axis=1)
     edges = np.searchsorted(together, fit.edges[inside])
-    part = replace(fit, edges=edges, edge_values=fit.edge_values[inside], coefficients=fit.coefficients[together])
+    part = replace(
+        fit,
+        edges=edges,
+        edge_values=fit.edge_values[inside],
+        coefficients=fit.coefficients[together],
+        precisions=_of(fit.precisions, together),
+    )
     return refit(part, rows, settings).coefficients
+
+
+def _of(precisions: np.ndarray | None, tasks: np.ndarray) -> np.ndarray | None:
+    return None if precisions is None else precisions[tasks]
 
 
 def insert_task(fit: GraphFit, attached: AttachedTask, position: int) -> GraphFit:
@@ -267,6 +278,8 @@ def insert_task(fit: GraphFit, attached: AttachedTask, position: int) -> GraphFi
         reported_weights=None if shown is None else np.append(shown, new_weights(joined, values, len(new))),
         coupling=attached.coupling,
         coefficients=np.insert(fit.coefficients, position, attached.coefficients, axis=0),
+        # Its rows are too few to tell how noisy it is.
+        precisions=None if fit.precisions is None else np.insert(fit.precisions, position, 1.0),
     )
 
 

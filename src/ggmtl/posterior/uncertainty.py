@@ -47,15 +47,18 @@ class Posterior:
         σ².
     exact : bool
         Whether the blocks are exact, or estimated from posterior samples.
+    precisions : array of shape (n,), optional
+        σ²/σ_i² of every task; one where None.
     """
 
     covariance: np.ndarray
     new_task: np.ndarray
     noise: float
     exact: bool
+    precisions: np.ndarray | None = None
 
     def standard_deviations(self, rows: np.ndarray, position: np.ndarray) -> np.ndarray:
-        """√(σ²(1 + zᵀ(A⁻¹)_ii z)) for design rows z of the tasks at `position`; −1 is a task never seen."""
+        """√(σ_i² + σ² zᵀ(A⁻¹)_ii z) for design rows z of the tasks at `position`; −1 is a task never seen."""
         blocks = np.concatenate([self.covariance, self.new_task[None]])
         spread = np.empty(len(rows))
         # Task by task, so that no row gets a matrix of its own.
@@ -63,7 +66,8 @@ class Posterior:
         tasks, first = np.unique(position[order], return_index=True)
         for task, members in zip(tasks, np.split(order, first[1:])):
             spread[members] = np.einsum("rp,pq,rq->r", rows[members], blocks[task], rows[members])
-        return np.sqrt(self.noise * (1.0 + spread))
+        own = 1.0 if self.precisions is None else np.append(1.0 / self.precisions, 1.0)[position]
+        return np.sqrt(self.noise * (own + spread))
 
     def standard_errors(self, scaling: Scaling) -> np.ndarray:
         """Standard errors in the units of the data, intercept last, shape (n, p)."""
@@ -74,7 +78,7 @@ class Posterior:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Mean squared error on rows not seen, and the share of all rows that the models behind it had seen."""
+    """Mean squared error on rows not seen, weighed as the fit weighs them, and the share of rows behind its models."""
 
     error: float
     share: float
@@ -110,12 +114,12 @@ def posterior_of(
     if not np.isfinite(fit.hub).all():
         return _pooled_posterior(fit, loss, settings)
     problem, values = present_problem(fit, loss, settings)
-    system = problem.hessian(fit.coefficients, values)
+    system, loss = problem.hessian(fit.coefficients, values), problem.loss
     blocks, exact = _blocks(system, n_samples, seed)
     noise = _noise(problem, values, fit.coefficients, blocks)
     if len(system.edges):
         noise = max(noise, _honest_noise(system, loss, held_out, seed))
-    return Posterior(blocks, _new_task_covariance(fit, system, noise, blocks), noise, exact)
+    return Posterior(blocks, _new_task_covariance(fit, system, noise, blocks), noise, exact, fit.precisions)
 
 
 def noise_of(fit: GraphFit, loss: LeastSquares, settings: Settings, *, held_out: HeldOut | None = None) -> float:
@@ -154,7 +158,7 @@ def _honest_noise(system: TaskSystem, loss: LeastSquares, held_out: HeldOut | No
 def present_problem(fit: GraphFit, loss: LeastSquares, settings: Settings) -> tuple[InnerProblem, np.ndarray]:
     """The inner problem of a fit on the given rows, with the edges of positive value only, and those values."""
     present = fit.edge_values > 0
-    problem = settings.problem(loss, fit.edges[present], fit.coupling, fit.hub)
+    problem = settings.problem(fit.weighed(loss), fit.edges[present], fit.coupling, fit.hub)
     return problem, fit.edge_values[present]
 
 

@@ -15,12 +15,13 @@ from ggmtl.candidates import Candidates
 from ggmtl.errors import GGMTLError, ModelFileError
 from ggmtl.memory import require_memory
 from ggmtl.model_file import read_model
-from ggmtl.path import PathResult, fit_path, is_large
+from ggmtl.path import PathResult, fit_path
 from ggmtl.regressor.fitted import table_kind
 from ggmtl.regressor.growing import GrowingModel
 from ggmtl.regressor.parameters import check_parameters, criterion_used, settings_of
 from ggmtl.regressor.placing import placed
 from ggmtl.regressor.resuming import journal_of
+from ggmtl.scoring import is_large
 from ggmtl.shell import LearnedModels, TaskRegressor, logger, verbose_logging
 from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics
 from ggmtl.tasks import TaskData
@@ -61,6 +62,10 @@ class GGMTLRegressor(GrowingModel):
     validation : int, float or splitter
         Folds, one share of rows to hold out (the paper: 0.2), or a scikit-learn splitter. By evidence, very many tasks
         (n·(d + 1)² > 2¹⁸) hold out one of the folds only: their mean error is known well enough from it.
+    noise : {"auto", "common", "per_task"}
+        Whether all tasks are equally noisy, or each has a variance of its own, drawn to the others', by which its rows
+        are weighed. ``"auto"``, by evidence and for n·(d + 1)² ≤ 2¹⁸: where residuals say that variances differ and
+        rows held out do not disagree.
     edge_solver : {"quasi_newton", "projected_gradient", "closed_form"}
         How the validation criterion is minimised.
     hypergradient : {"exact", "frozen"}
@@ -107,6 +112,8 @@ class GGMTLRegressor(GrowingModel):
         One entry per level considered: name, edges, honest error, criterion, whether chosen.
     validation_error_ : float or None
         Root mean squared error on rows that the models had not seen, everything relearned without them.
+    noise_ : array of shape (n_tasks,)
+        Standard deviation of every task's noise, in the units of the target.
     history_ : list of float
         The criterion after every outer step, the start first: the outer loss or the negative log evidence; one value
         for the hub. Where the evidence is sampled and its value not known, the factor by which the mean strength of the
@@ -143,6 +150,7 @@ class GGMTLRegressor(GrowingModel):
         edge_entropy: str | float = "auto",
         candidates: str | Candidates | np.ndarray = "knn",
         validation: Any = 5,
+        noise: str = "auto",
         edge_solver: str = "quasi_newton",
         hypergradient: str = "exact",
         fit_intercept: bool = True,
@@ -167,6 +175,7 @@ class GGMTLRegressor(GrowingModel):
         self.edge_entropy = edge_entropy
         self.candidates = candidates
         self.validation = validation
+        self.noise = noise
         self.edge_solver = edge_solver
         self.hypergradient = hypergradient
         self.fit_intercept = fit_intercept

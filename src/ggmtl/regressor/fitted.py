@@ -175,8 +175,12 @@ class FittedModel(TaskRegressor):
         return self._posterior_kept
 
     def _error_held_out(self, folded: FoldedLoss) -> HeldOut | None:
-        error = self._path_result.honest_error()
-        return None if error is None or not folded.scored else HeldOut(error, 1.0 - 1.0 / len(folded.parts))
+        errors = self._path_result.errors
+        if errors is None or not folded.scored:
+            return None
+        squared, precisions = errors.squared[self._path_result.chosen].sum(axis=0), self._fit_used.precisions
+        weighed = squared.sum() if precisions is None else squared @ precisions
+        return HeldOut(float(weighed / errors.count.sum()), 1.0 - 1.0 / len(folded.parts))
 
     def _noise_variance(self) -> float:
         if self._noise is None and (self._posterior_kept is not None or len(self.edges_)):
@@ -186,6 +190,14 @@ class FittedModel(TaskRegressor):
             held_out = self._error_held_out(folded)
             self._noise = noise_of(self._fit_used, folded.total, self._settings_used, held_out=held_out)
         return self._noise
+
+    @property
+    def noise_(self) -> np.ndarray:
+        """Standard deviation of every task's noise, in the units of the target, shape (n_tasks,)."""
+        check_is_fitted(self, "coef_")
+        precisions = self._fit_used.precisions
+        own = np.ones(len(self.tasks_)) if precisions is None else precisions
+        return np.sqrt(self._noise_variance() / own) * self._scaling.target_scale
 
     def _standard_errors_used(self) -> np.ndarray:
         if self._standard_errors is None:

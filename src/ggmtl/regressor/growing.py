@@ -11,9 +11,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.graph import TaskGraph
-from ggmtl.path import FoldErrors, PathResult
+from ggmtl.path import PathResult
 from ggmtl.posterior import AttachedTask, attach, follow, insert_task, new_weights, take_tasks, user_units
 from ggmtl.regressor.fitted import FittedModel
+from ggmtl.scoring import FoldErrors
 from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics, deal_folds, deal_holdout
 from ggmtl.tasks import TaskData, locate_tasks, read_labels, read_training
 

@@ -16,6 +16,7 @@ from ggmtl.hypergradient import MODES
 from ggmtl.inner import PENALTIES
 
 CRITERIA = ("auto", "validation", "evidence")
+NOISES = ("auto", "common", "per_task")
 _NEGLIGIBLE_RIDGE = 1e-6
 
 
@@ -37,6 +38,7 @@ def settings_of(model: Any, width: int) -> Settings:
         ridge=_number("ridge", model.ridge),
         max_iter=_steps(model.max_iter),
         tol=_number("tol", model.tol),
+        noise=model.noise,
     )
 
 
@@ -78,6 +80,7 @@ def check_parameters(model: Any) -> None:
     """Refuse values and combinations that have no meaning, with the reason."""
     check_choice("penalty", model.penalty, PENALTIES)
     check_choice("criterion", model.criterion, CRITERIA)
+    check_choice("noise", model.noise, NOISES)
     check_choice("edge_solver", model.edge_solver, EDGE_SOLVERS)
     check_choice("hypergradient", model.hypergradient, MODES)
     if not isinstance(model.hub, (bool, np.bool_)):
@@ -128,6 +131,11 @@ def check_device_name(model: Any) -> None:
     """Refuse names that mean nothing, and criteria that have no form on a device; whether it is there is not asked."""
     if not isinstance(model.device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", model.device):
         raise ParameterError(f'device must be "cpu", "cuda" or "cuda:0", "cuda:1", …. Got {model.device!r} instead.')
+    if model.device != "cpu" and model.noise == "per_task":
+        raise ParameterError(
+            f'device={model.device!r} needs noise="common": the noise of every task is estimated on the CPU only. '
+            'Use device="cpu".'
+        )
     if model.device != "cpu" and criterion_used(model) != "evidence":
         raise ParameterError(
             f'device={model.device!r} needs criterion="evidence", with the usual penalty, hub, coupling and sparsity: '

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ggmtl.errors import require
-from ggmtl.path import is_large
+from ggmtl.scoring import is_large
 from ggmtl.shell import logger
 from ggmtl.statistics import FoldedLoss
 

@@ -50,6 +50,11 @@ class LeastSquares:
         """The same loss as a function of coefficients times `unit`."""
         return LeastSquares(self.gram / np.outer(unit, unit), self.moment / unit, self.target_square, self.count)
 
+    def weighted(self, weights: np.ndarray) -> LeastSquares:
+        """The loss with a weight for every task, shape (n,); rows count as before."""
+        gram = weights[:, None, None] * self.gram
+        return LeastSquares(gram, weights[:, None] * self.moment, weights * self.target_square, self.count)
+
     def pooled(self) -> tuple[np.ndarray, np.ndarray]:
         """Σ_i G_i and Σ_i m_i, shapes (p, p) and (p,)."""
         return self.gram.sum(axis=0), self.moment.sum(axis=0)
@@ -133,6 +138,10 @@ class FoldedLoss:
     def training(self, k: int) -> LeastSquares:
         """The loss over the rows outside fold `k`."""
         return sum_of(part for j, part in enumerate(self.parts) if j != k)
+
+    def weighted(self, weights: np.ndarray) -> FoldedLoss:
+        """The same folds with a weight for the loss of every task, shape (n,)."""
+        return FoldedLoss(tuple(part.weighted(weights) for part in self.parts), self.first_scored)
 
     def without(self, k: int) -> FoldedLoss:
         """The folds other than `k`, still apart."""

@@ -9,6 +9,7 @@ from ggmtl.summary.words import (
     describe_meaning,
     error_text,
     level_title,
+    noise_line,
     sharing_lines,
     task_line,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "describe_meaning",
     "error_text",
     "level_title",
+    "noise_line",
     "number",
     "one_line",
     "percent",

@@ -13,7 +13,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl.graph import TaskGraph
 from ggmtl.graph.shapes import name_shape
-from ggmtl.path import FoldErrors, reported_graph
+from ggmtl.path import reported_graph
+from ggmtl.scoring import FoldErrors
 from ggmtl.summary.landscape import landscape_of
 from ggmtl.summary.provenance import fingerprint_of, plain, versions
 from ggmtl.summary.sharing import coefficients_of, sharing_of, slopes_of
@@ -34,8 +35,8 @@ def summarize(model: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``verdict`` (text, kind, gain, low, high), ``tasks``, ``graph``, ``path``, ``sharing``, ``map``, ``features``,
-        ``settings``, ``fingerprint``, ``versions`` and counts; ``json.dumps`` takes it as it is.
+        ``verdict`` (text, kind, gain, low, high), ``tasks``, ``graph``, ``path``, ``sharing``, ``noise``, ``map``,
+        ``features``, ``settings``, ``fingerprint``, ``versions`` and counts; ``json.dumps`` takes it as it is.
     """
     levels, errors = _by_density(_levels(model), _fold_errors(model))
     graph = model.graph_
@@ -53,6 +54,7 @@ def summarize(model: Any) -> dict[str, Any]:
         "graph": _graph(model, graph, clusters),
         "path": {"levels": levels, "chosen": chosen, "criterion": getattr(model, "criterion_", None)},
         "sharing": sharing_of(model, rows),
+        "noise": _noise(model),
         "map": landscape_of(model, [*map(str, model.feature_names_), "intercept"]),
         "error": None if chosen is None else levels[chosen]["error"],
         "settings": {name: plain(value) for name, value in model.get_params(deep=False).items()},
@@ -67,6 +69,17 @@ def clusters_of(graph: TaskGraph) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return graph.clusters()
+
+
+def _noise(model: Any) -> dict[str, Any] | None:
+    """The least and the most noisy task; None where all have the same noise."""
+    result = getattr(model, "_path_result", None)
+    if result is None or result.best.precisions is None:
+        return None
+    noise = model.noise_
+    low, high = int(noise.argmin()), int(noise.argmax())
+    labels = [plain(model.tasks_[k]) for k in (low, high)]
+    return {"low": float(noise[low]), "high": float(noise[high]), "quietest": labels[0], "noisiest": labels[1]}
 
 
 # ---------------------------------------------------------------------- path and verdict

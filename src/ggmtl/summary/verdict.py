@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ggmtl.graph import TaskGraph
-from ggmtl.path import FoldErrors
+from ggmtl.scoring import FoldErrors
 from ggmtl.summary.phrases import count, interval, percent
 
 SIMPLE_LEVELS = ("pooled", "hub", "independent")

@@ -22,7 +22,7 @@ def describe(summary: dict[str, Any]) -> str:
         *filter(None, [describe_gain(summary)]),
         *_describe_errors(summary),
     ]
-    lines += [f"Graph: {describe_graph(summary)}.", *sharing_lines(summary), *task_line(summary)]
+    lines += [f"Graph: {describe_graph(summary)}.", *sharing_lines(summary), *noise_line(summary), *task_line(summary)]
     return "\n".join(lines)
 
 
@@ -105,6 +105,18 @@ def sharing_lines(summary: dict[str, Any]) -> list[str]:
         if names:
             lines.append(f"{word.capitalize()}: {listing(names)}.")
     return lines
+
+
+def noise_line(summary: dict[str, Any]) -> list[str]:
+    """How far tasks differ in noise; no line where they do not."""
+    noise = summary["noise"]
+    if noise is None:
+        return []
+    quiet, noisy = one_line(noise["quietest"]), one_line(noise["noisiest"])
+    return [
+        f"Tasks differ in noise, from {number(noise['low'])} ({quiet}) to {number(noise['high'])} ({noisy}): "
+        "rows of quiet tasks count for more."
+    ]
 
 
 def task_line(summary: dict[str, Any]) -> list[str]:
