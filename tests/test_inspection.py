@@ -10,13 +10,12 @@ import pytest
 from joblib import parallel_config
 
 from ggmtl import GGMTLRegressor, load_model
-from ggmtl.bilevel import refit
+from ggmtl.bilevel import present_problem, refit
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.inner import solve_inner
 from ggmtl.inspection import edge_stability, explain_edge, markov_clusters, transfer_report
 from ggmtl.inspection.outliers import unlike_others
 from ggmtl.inspection.resampling import blocks_of, draw, weighted
-from ggmtl.posterior import present_problem
 
 FAST = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0}
 NAMES = np.array([f"t{i:02d}" for i in range(9)])

@@ -9,10 +9,10 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 from ggmtl import GGMTLRegressor
-from ggmtl.bilevel import GraphFit, Settings, refit
+from ggmtl.bilevel import GraphFit, Settings, present_problem, refit
 from ggmtl.candidates import Complete
 from ggmtl.inner import solve_inner
-from ggmtl.posterior import attach, follow, insert_task, noise_of, posterior_of, present_problem, without_edge
+from ggmtl.posterior import attach, follow, insert_task, noise_of, posterior_of, without_edge
 from ggmtl.posterior.attachment import _NewTask
 from ggmtl.posterior.uncertainty import _sampled_blocks
 from ggmtl.statistics import LeastSquares

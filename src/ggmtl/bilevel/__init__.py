@@ -3,7 +3,7 @@
 from ggmtl.bilevel.by_coordinates import learn_by_coordinates, probability_of_sharing
 from ggmtl.bilevel.by_evidence import learn_by_evidence
 from ggmtl.bilevel.by_validation import EDGE_SOLVERS, learn_by_validation
-from ggmtl.bilevel.fit import GraphFit, Settings, refit
+from ggmtl.bilevel.fit import GraphFit, Settings, present_problem, refit
 
 __all__ = [
     "EDGE_SOLVERS",
@@ -12,6 +12,7 @@ __all__ = [
     "learn_by_coordinates",
     "learn_by_evidence",
     "learn_by_validation",
+    "present_problem",
     "probability_of_sharing",
     "refit",
 ]

@@ -114,9 +114,14 @@ class GraphFit:
         return self.edge_values * (np.exp(np.log(positive).mean()) if len(positive) else 0.0)
 
 
-def refit(fit: GraphFit, loss: LeastSquares, settings: Settings) -> GraphFit:
-    """The same graph with the models of all rows in `loss`; edges of value zero are left out of the solve."""
+def present_problem(fit: GraphFit, loss: LeastSquares, settings: Settings) -> tuple[InnerProblem, np.ndarray]:
+    """The inner problem of a fit on the given rows, with the edges of positive value only, and those values."""
     present = fit.edge_values > 0
     problem = settings.problem(fit.weighed(loss), fit.edges[present], fit.coupling, fit.hub)
-    solution = solve_inner(problem, fit.edge_values[present], tol=1e-10)
-    return replace(fit, coefficients=solution.coefficients)
+    return problem, fit.edge_values[present]
+
+
+def refit(fit: GraphFit, loss: LeastSquares, settings: Settings) -> GraphFit:
+    """The same graph with the models of all rows in `loss`; edges of value zero are left out of the solve."""
+    problem, values = present_problem(fit, loss, settings)
+    return replace(fit, coefficients=solve_inner(problem, values, tol=1e-10).coefficients)

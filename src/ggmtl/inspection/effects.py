@@ -1,7 +1,7 @@
 """What one edge does to every model, on all rows and without each fold.
 
 The models beside the fitted graph are the same for every edge that is asked about: they are solved once per model. What
-an edge adds is a low-rank change of A on all rows, and a solve that starts from the fold's models on each fold.
+an edge changes is, on all rows and on each fold, a solve with a right-hand side at two tasks.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from ggmtl.bilevel import present_problem
 from ggmtl.inner import InnerProblem, solve_inner
-from ggmtl.posterior import WithoutEdge, present_problem, without_edge
+from ggmtl.posterior import WithoutEdge, without_edge
+from ggmtl.posterior.removal import MODEL_TOL, FewSolves, change_without_edge
 from ggmtl.regressor import GGMTLRegressor
-from ggmtl.solvers import prepare
 from ggmtl.statistics import LeastSquares
-
-# Relative residual of a solve: changes of an error are then right to far better than a millionth.
-_TOL = 1e-10
 
 
 @dataclass(frozen=True)
@@ -35,31 +33,31 @@ class Part:
         Edge values of the problem.
     before : array of shape (n, p)
         Models with all edges.
+    solver : FewSolves, optional
+        Of the system with all edges, for the squared penalty.
     """
 
     scored: LeastSquares
     problem: InnerProblem | None
     values: np.ndarray
     before: np.ndarray
+    solver: FewSolves | None = None
 
-    def without(self, i: int, j: int) -> np.ndarray:
-        """Models without the edge (i, j)."""
+    def without(self, i: int, j: int, part: np.ndarray | None) -> np.ndarray:
+        """Models without the edge (i, j), given the part of the graph that it is in."""
         edge = self._edge(i, j)
         if self.problem is None or not edge.any():
             return self.before
-        return solve_inner(self.problem, np.where(edge, 0.0, self.values), self.before, tol=_TOL).coefficients
+        if self.problem.penalty == "squared_l2":
+            return self.before + change_without_edge(self.problem, self.values, self.before, i, j, part, self.solver)
+        return solve_inner(self.problem, np.where(edge, 0.0, self.values), self.before, tol=MODEL_TOL).coefficients
 
     def removal(self, i: int, j: int) -> WithoutEdge:
         """The same with the covariance of w_i − w_j."""
-        width = self.before.shape[1]
         if self.problem is None:
+            width = self.before.shape[1]
             return WithoutEdge(self.before, self.before, np.zeros((width, width)))
-        if self._edge(i, j).any():
-            return without_edge(self.problem, self.values, i, j)
-        right = np.zeros((*self.before.shape, width))
-        right[i], right[j] = np.eye(width), -np.eye(width)
-        response = prepare(self.problem.hessian(self.before, self.values)).solve(right, tol=_TOL).require(1e-6).value
-        return WithoutEdge(self.before, self.before, response[i] - response[j])
+        return without_edge(self.problem, self.values, i, j, self.before, self.solver)
 
     def _edge(self, i: int, j: int) -> np.ndarray:
         if self.problem is None:
@@ -86,22 +84,38 @@ def effects_of(model: GGMTLRegressor) -> Effects:
     if known is not None and known.statistics is model._statistics and known.result is model._path_result:
         return known
     folded = model._folded()
-    total = _part(model, folded.total, folded.total, pooled=model._fit_used.coefficients)
     folds = tuple(_part(model, folded.training(k), folded.parts[k]) for k in folded.scored)
+    # Where folds are scored, all rows only say which way the coefficients moved: the fit's own accuracy will do.
+    total = _part(model, folded.total, folded.total, model._fit_used.coefficients, 1e-6 if folds else MODEL_TOL)
     _KNOWN[model] = Effects(model._statistics, model._path_result, total, folds)
     return _KNOWN[model]
 
 
 def _part(
-    model: GGMTLRegressor, training: LeastSquares, scored: LeastSquares, pooled: np.ndarray | None = None
+    model: GGMTLRegressor,
+    training: LeastSquares,
+    scored: LeastSquares,
+    pooled: np.ndarray | None = None,
+    tol: float = MODEL_TOL,
 ) -> Part:
     fit, settings = model._fit_used, model._settings_used
     if np.isfinite(fit.hub).all():
         problem, values = present_problem(fit, training, settings)
-        before = solve_inner(problem, values, fit.coefficients, tol=_TOL).coefficients
+        if problem.penalty == "squared_l2":
+            solver = FewSolves(problem.system(values))
+            before = _solved(solver, problem.loss.moment, fit.coefficients, tol)
+            return Part(scored, problem, values, before, solver)
+        before = solve_inner(problem, values, fit.coefficients, tol=tol).coefficients
         return Part(scored, problem, values, before)
     if pooled is None:
         ridge = np.diag(np.where(settings.slopes, settings.ridge, 0.0))
-        one = np.linalg.lstsq(training.gram.sum(axis=0) + ridge, training.moment.sum(axis=0), rcond=None)[0]
+        gram, moment = fit.weighed(training).pooled()
+        one = np.linalg.lstsq(gram + ridge, moment, rcond=None)[0]
         pooled = np.tile(one, (training.n_tasks, 1))
     return Part(scored, None, np.zeros(0), pooled)
+
+
+def _solved(solver: FewSolves, moment: np.ndarray, known: np.ndarray, tol: float) -> np.ndarray:
+    """The models, `known` itself where it is good enough."""
+    gap = float(np.linalg.norm(moment - solver.system.apply(known)))
+    return known if gap <= tol * float(np.linalg.norm(moment)) else solver.solve(moment, known, tol)

@@ -1,7 +1,7 @@
 """Why two tasks are linked, and what the link does.
 
-Removing the edge (i, j) is a low-rank update of A, so its effect on every model, and on the error at held-out rows, is
-exact: that of a full refit without the edge, the rest of the graph and all strengths held.
+Taking out the edge (i, j) changes A at two tasks only, so its effect on every model, and on the error at held-out rows,
+is cheap and exact: that of a full refit without the edge, the rest of the graph and all strengths held.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from ggmtl.errors import InputError, ParameterError, did_you_mean
 from ggmtl.inspection.effects import Effects, effects_of
 from ggmtl.posterior import WithoutEdge, user_units
+from ggmtl.posterior.removal import part_of
 from ggmtl.regressor import GGMTLRegressor
 from ggmtl.statistics import LeastSquares
 from ggmtl.tasks import locate_tasks
@@ -68,6 +69,8 @@ class EdgeExplanation:
     features : tuple of FeatureAgreement
     common_neighbours : tuple
         Tasks linked to both.
+    any_links : bool
+        Whether the fitted graph links any tasks at all.
 
     Examples
     --------
@@ -91,17 +94,23 @@ class EdgeExplanation:
     held_out: bool
     features: tuple[FeatureAgreement, ...]
     common_neighbours: tuple[Any, ...]
+    any_links: bool = True
 
     def describe(self) -> str:
         """The explanation in words."""
         a, b = self.tasks
         agreeing = [item.feature for item in self.features if item.agrees]
         apart = [item.feature for item in self.features if not item.agrees]
-        lines = [
-            f"{a} and {b} are linked (weight {self.reported_weight:.2f}; strength {self.weight:.3g})."
-            if self.linked
-            else f"{a} and {b} are not linked."
-        ]
+        if self.linked and self.reported_weight > 0:
+            lines = [f"{a} and {b} are linked (weight {self.reported_weight:.2f}; strength {self.weight:.3g})."]
+        elif self.linked:
+            lines = [
+                f"{a} and {b} are linked so weakly (strength {self.weight:.3g}) that the graph does not show the link."
+            ]
+        elif self.any_links:
+            lines = [f"{a} and {b} are not linked."]
+        else:
+            lines = [f"{a} and {b} are not linked: the model has no links, only the common model of all tasks."]
         if self.linked:
             lines.append(self._effect())
         if agreeing:
@@ -165,8 +174,9 @@ def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
         total,
         total_without,
         bool(effects.folds),
-        _agreements(model, removal, *locate_tasks(model.tasks_, np.array([a, b]))),
+        _agreements(model, removal, model._noise_variance(), *locate_tasks(model.tasks_, np.array([a, b]))),
         _common_neighbours(model, i, j),
+        bool(present.any()),
     )
 
 
@@ -197,8 +207,9 @@ def _nearest(label: Any, known: np.ndarray) -> str:
 
 def _errors(effects: Effects, removal: WithoutEdge, i: int, j: int) -> list[float]:
     """Mean squared errors: of the pair with and without the edge, of all tasks with and without."""
+    part = None if effects.total.problem is None else part_of(effects.total.problem, i)
     parts: list[tuple[LeastSquares, np.ndarray, np.ndarray]] = [
-        (part.scored, part.before, part.without(i, j)) for part in effects.folds
+        (fold.scored, fold.before, fold.without(i, j, part)) for fold in effects.folds
     ] or [(effects.total.scored, removal.before, removal.coefficients)]
     count = np.sum([loss.count for loss, _, _ in parts], axis=0)
     kept = np.sum([2.0 * loss.task_values(before) for loss, before, _ in parts], axis=0)
@@ -208,12 +219,14 @@ def _errors(effects: Effects, removal: WithoutEdge, i: int, j: int) -> list[floa
     return means + [float(side.sum()) / float(count.sum()) for side in (kept, gone)]
 
 
-def _agreements(model: GGMTLRegressor, removal: WithoutEdge, a: int, b: int) -> tuple[FeatureAgreement, ...]:
+def _agreements(
+    model: GGMTLRegressor, removal: WithoutEdge, noise: float, a: int, b: int
+) -> tuple[FeatureAgreement, ...]:
     T = user_units(model._scaling)
     names = [*model.feature_names_, *(["(intercept)"] if model._scaling.intercept else [])]
     current = np.column_stack([model.coef_, model.intercept_])[:, : len(names)]
     difference = T @ (removal.coefficients[a] - removal.coefficients[b])
-    variance = model._noise_variance() * np.diag(T @ removal.difference_covariance @ T.T)
+    variance = noise * np.diag(T @ removal.difference_covariance @ T.T)
     error = np.sqrt(np.maximum(variance, 0.0))
     moved = (removal.before - removal.coefficients)[[a, b]] @ T.T
     return tuple(

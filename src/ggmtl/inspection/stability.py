@@ -77,9 +77,10 @@ class EdgeStability:
             return f"No edge was found in the fit nor in any of {self.n_resamples} resamples."
         fitted = self.weight > 0
         if not fitted.any():
+            often = int((self.frequency >= 0.8).sum())
             return (
                 f"The model has no edges. Of those that {self.n_resamples} resamples proposed, "
-                f"{int((self.frequency >= 0.8).sum())} recur in at least 80 %."
+                f"{often or 'none'} {'recur' if often > 1 else 'recurs'} in at least 80 %."
             )
         steady = int((self.frequency[fitted] >= 0.8).sum())
         return (

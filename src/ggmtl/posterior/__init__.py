@@ -1,8 +1,9 @@
 """Standard errors of the models, removing an edge, adding a task or more rows."""
 
 from ggmtl.posterior.attachment import AttachedTask, attach, follow, insert_task, new_weights, take_tasks
+from ggmtl.posterior.noise import HeldOut
 from ggmtl.posterior.removal import WithoutEdge, without_edge
-from ggmtl.posterior.uncertainty import HeldOut, Posterior, noise_of, posterior_of, present_problem, user_units
+from ggmtl.posterior.uncertainty import Posterior, noise_of, posterior_of, user_units
 
 __all__ = [
     "AttachedTask",
@@ -15,7 +16,6 @@ __all__ = [
     "new_weights",
     "noise_of",
     "posterior_of",
-    "present_problem",
     "take_tasks",
     "user_units",
     "without_edge",

@@ -7,9 +7,7 @@ Given graph, strengths and noise σ², the models are Gaussian:
 with Q twice the inner minimum, N rows and c directions on which the prior is flat (p with a hub). For the
 penalties that are not squared, A is the Hessian at the models and σ² = ‖residual‖²/(N − tr A⁻¹G).
 
-A graph that was searched for fits its rows better than chance allows, and σ² from the same rows is then too small.
-With edges, σ² is therefore at least what the residuals of the tasks by themselves and, where they are known, the errors
-on held-out rows say together.
+With edges, σ² is larger than that where the graph was searched for: see :mod:`ggmtl.posterior.noise`.
 """
 
 from __future__ import annotations
@@ -18,19 +16,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
-from ggmtl.bilevel import GraphFit, Settings
+from ggmtl.bilevel import GraphFit, Settings, present_problem
 from ggmtl.inner import InnerProblem
+from ggmtl.posterior.noise import EXACT_SIZE, HeldOut, floored, honest_noise, squared_noise
 from ggmtl.solvers import prepare
 from ggmtl.statistics import LeastSquares, Scaling
 from ggmtl.system import Curvature, TaskSystem
-
-# Up to this many coefficients in all, A is inverted.
-EXACT_SIZE = 3000
-# Degrees of freedom from which a residual variance is worth having.
-_ENOUGH = 20.0
 
 
 @dataclass(frozen=True)
@@ -76,14 +68,6 @@ class Posterior:
         return np.sqrt(self.noise * np.maximum(variance, 0.0))
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """Mean squared error on rows not seen, weighed as the fit weighs them, and the share of rows behind its models."""
-
-    error: float
-    share: float
-
-
 def user_units(scaling: Scaling) -> np.ndarray:
     """The linear part T of the map from scaled coefficients to (slopes, intercept) in the units of the data."""
     slopes = scaling.target_scale / scaling.scale
@@ -116,18 +100,11 @@ def posterior_of(
     problem, values = present_problem(fit, loss, settings)
     system, loss = problem.hessian(fit.coefficients, values), problem.loss
     blocks, exact = _blocks(system, n_samples, seed)
-    noise = _noise(problem, values, fit.coefficients, blocks)
-    if len(system.edges):
-        noise = max(noise, _honest_noise(system, loss, held_out, seed))
+    if problem.penalty == "squared_l2":
+        noise = squared_noise(problem, values, fit.coefficients, held_out)
+    else:
+        noise = _noise_by_blocks(problem, system, fit.coefficients, blocks, held_out, seed)
     return Posterior(blocks, _new_task_covariance(fit, system, noise, blocks), noise, exact, fit.precisions)
-
-
-def noise_of(fit: GraphFit, loss: LeastSquares, settings: Settings, *, held_out: HeldOut | None = None) -> float:
-    """σ² of :func:`posterior_of` alone; without edges, for the price of the inner objective."""
-    if not np.isfinite(fit.hub).all() or (fit.edge_values > 0).any() or settings.penalty != "squared_l2":
-        return posterior_of(fit, loss, settings, held_out=held_out).noise
-    problem, values = present_problem(fit, loss, settings)
-    return _noise(problem, values, fit.coefficients, np.empty(0))
 
 
 def _blocks(system: TaskSystem, n_samples: int, seed: int) -> tuple[np.ndarray, bool]:
@@ -140,26 +117,35 @@ def _blocks(system: TaskSystem, n_samples: int, seed: int) -> tuple[np.ndarray, 
     return _sampled_blocks(system, n_samples, seed), False
 
 
-def _honest_noise(system: TaskSystem, loss: LeastSquares, held_out: HeldOut | None, seed: int) -> float:
-    """σ² that no search for a graph has seen, zero where there is none.
-
-    The mean, weighted by degrees of freedom, of the tasks' own residual variance and of the σ² for which rows not seen
-    are predicted as badly as they were, by models of as few rows.
-    """
-    square, freedom = _pure_error(loss)
-    if held_out is not None:
-        rows = float(loss.count.sum())
-        blocks, _ = _blocks(replace(system, gram=held_out.share * system.gram), 16, seed)
-        spread = float(np.einsum("npq,npq->", blocks, loss.gram)) / max(rows, 1.0)
-        square, freedom = square + rows * held_out.error / (1.0 + spread), freedom + rows
-    return square / freedom if freedom >= _ENOUGH else 0.0
+def noise_of(fit: GraphFit, loss: LeastSquares, settings: Settings, *, held_out: HeldOut | None = None) -> float:
+    """σ² of :func:`posterior_of` alone; for the squared penalty without the covariance of every model."""
+    if not np.isfinite(fit.hub).all() or settings.penalty != "squared_l2":
+        return posterior_of(fit, loss, settings, held_out=held_out).noise
+    return squared_noise(*present_problem(fit, loss, settings), fit.coefficients, held_out)
 
 
-def present_problem(fit: GraphFit, loss: LeastSquares, settings: Settings) -> tuple[InnerProblem, np.ndarray]:
-    """The inner problem of a fit on the given rows, with the edges of positive value only, and those values."""
-    present = fit.edge_values > 0
-    problem = settings.problem(fit.weighed(loss), fit.edges[present], fit.coupling, fit.hub)
-    return problem, fit.edge_values[present]
+def _noise_by_blocks(
+    problem: InnerProblem,
+    system: TaskSystem,
+    models: np.ndarray,
+    blocks: np.ndarray,
+    held_out: HeldOut | None,
+    seed: int,
+) -> float:
+    """σ² of the penalties that are not squared: tr(A⁻¹G) from the blocks of A⁻¹."""
+    loss = problem.loss
+
+    def taken(blocks: np.ndarray) -> float:
+        return float(np.einsum("npq,npq->", blocks, loss.gram))
+
+    noise = floored(2 * loss.value(models) / max(float(loss.count.sum()) - taken(blocks), 1.0), loss)
+    if not len(system.edges):
+        return noise
+
+    def taken_of_share(share: float) -> float:
+        return taken(_blocks(replace(system, gram=share * system.gram), 16, seed)[0])
+
+    return max(noise, honest_noise(loss, held_out, taken_of_share))
 
 
 def _pooled_posterior(fit: GraphFit, loss: LeastSquares, settings: Settings) -> Posterior:
@@ -169,7 +155,7 @@ def _pooled_posterior(fit: GraphFit, loss: LeastSquares, settings: Settings) -> 
         loss.gram.sum(axis=0) + np.diag(np.where(settings.slopes, settings.ridge, 0.0)), hermitian=True
     )
     noise = 2 * loss.value(fit.coefficients) / max(float(loss.count.sum()) - p, 1.0)
-    return Posterior(np.tile(inverse, (loss.n_tasks, 1, 1)), inverse, _floored(noise, loss), True)
+    return Posterior(np.tile(inverse, (loss.n_tasks, 1, 1)), inverse, floored(noise, loss), True)
 
 
 def _hub_blocks(system: TaskSystem) -> np.ndarray:
@@ -257,45 +243,6 @@ def pull_of(fit: GraphFit, noise: float, doubt: np.ndarray | float = 0.0) -> np.
         return fit.hub
     spread = fit.coefficients.var(axis=0, ddof=1) if len(fit.coefficients) > 1 else np.ones(len(fit.hub))
     return np.maximum(fit.hub, noise / np.maximum(spread + doubt, 1e-8 * noise + np.finfo(float).tiny))
-
-
-def _noise(problem: InnerProblem, values: np.ndarray, coefficients: np.ndarray, blocks: np.ndarray) -> float:
-    loss = problem.loss
-    rows = float(loss.count.sum())
-    if problem.penalty == "squared_l2":
-        noise = 2 * problem.objective(coefficients, values) / max(rows - _flat_directions(problem), 1.0)
-    else:
-        used = float(np.einsum("npq,npq->", blocks, loss.gram))
-        noise = 2 * loss.value(coefficients) / max(rows - used, 1.0)
-    return _floored(noise, loss)
-
-
-def _pure_error(loss: LeastSquares) -> tuple[float, float]:
-    """Residuals of every task by itself: Σ_i ‖residual_i‖² and its degrees of freedom N − Σ_i rank X_i."""
-    spectrum, vectors = np.linalg.eigh(loss.gram)
-    used = spectrum > 1e-10 * np.maximum(spectrum[:, -1:], np.finfo(float).tiny)
-    along = np.einsum("npk,np->nk", vectors, loss.moment) ** 2
-    explained = np.where(used, along / np.where(used, spectrum, 1.0), 0.0).sum(axis=1)
-    square = float(np.maximum(loss.target_square - explained, 0.0).sum())
-    return square, max(float(loss.count.sum() - used.sum()), 0.0)
-
-
-def _flat_directions(problem: InnerProblem) -> int:
-    """c: directions on which the prior is flat and the rows are not; p for each part that nothing else ties."""
-    n, p = problem.loss.moment.shape
-    if (problem.hub > 0).all():
-        return p
-    edges = problem.edges if (problem.coupling > 0).any() else problem.edges[:0]
-    links = coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
-    part = connected_components(links, directed=False)[1]
-    total = np.zeros((part.max() + 1, p, p))
-    np.add.at(total, part, problem.loss.gram)
-    return int(np.linalg.matrix_rank(total, hermitian=True).sum())
-
-
-def _floored(noise: float, loss: LeastSquares) -> float:
-    mean_square = float(loss.target_square.sum()) / max(float(loss.count.sum()), 1.0)
-    return max(noise, 1e-14 * mean_square + np.finfo(float).tiny)
 
 
 def _symmetric(blocks: np.ndarray) -> np.ndarray:

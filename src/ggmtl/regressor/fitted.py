@@ -183,9 +183,7 @@ class FittedModel(TaskRegressor):
         return HeldOut(float(weighed / errors.count.sum()), 1.0 - 1.0 / len(folded.parts))
 
     def _noise_variance(self) -> float:
-        if self._noise is None and (self._posterior_kept is not None or len(self.edges_)):
-            self._noise = self._posterior().noise
-        elif self._noise is None:
+        if self._noise is None:
             folded = self._folded()
             held_out = self._error_held_out(folded)
             self._noise = noise_of(self._fit_used, folded.total, self._settings_used, held_out=held_out)

@@ -183,13 +183,28 @@
     context.font = '12px system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
     context.textAlign = "center"; context.textBaseline = "middle"; context.lineJoin = "round";
     const first = [state.task, state.hover, ...(state.edge ? state.edge.slice(0, 2) : []), ...(state.task === null ? [] : neighbours[state.task].map((e) => e[0]))].filter((i) => i !== null);
-    const rest = n > 800 && state.view.scale < 2.5 * state.view.fitted ? [] : tasks.map((_, i) => i).sort((a, b) => neighbours[b].length - neighbours[a].length);
+    const far = state.view.scale < (n > 800 ? 2.5 : 1.8) * state.view.fitted;
+    const rest = n > 150 && far && (n > 800 || sizesNow.some((size) => size > 2)) ? [] : tasks.map((_, i) => i).sort((a, b) => neighbours[b].length - neighbours[a].length);
     const taken = new Map(), cell = 26;
     const boxes = points.map(([x, y]) => [x - radius, y - radius, x + radius, y + radius]);
     const put = (box) => { for (let a = Math.floor(box[0] / cell); a <= box[2] / cell; a++) for (let b = Math.floor(box[1] / cell); b <= box[3] / cell; b++) { const key = a * 4096 + b; if (!taken.has(key)) taken.set(key, []); taken.get(key).push(box); } };
     const free = (box) => { for (let a = Math.floor(box[0] / cell); a <= box[2] / cell; a++) for (let b = Math.floor(box[1] / cell); b <= box[3] / cell; b++) for (const other of taken.get(a * 4096 + b) || []) if (box[0] < other[2] && box[2] > other[0] && box[1] < other[3] && box[3] > other[1]) return false; return true; };
     boxes.forEach(put);
     const done = new Set();
+    const write = (text, x, y, half, ink) => {
+      put([x - half, y - 7, x + half, y + 7]);
+      context.strokeStyle = tint("--card"); context.lineWidth = 3.5; context.strokeText(text, x, y);
+      context.fillStyle = ink; context.fillText(text, x, y);
+    };
+    // From afar the names of clusters say more than those of a few of their members.
+    const nameClusters = () => sizesNow.forEach((size, c) => {
+      if (size < 3) return;
+      const members = tasks.map((_, i) => i).filter((i) => stop().clusters[i] === c), text = `Cluster ${c + 1}`, half = context.measureText(text).width / 2 + 1;
+      const xs = members.map((i) => points[i][0]), ys = members.map((i) => points[i][1]), x = (Math.min(...xs) + Math.max(...xs)) / 2;
+      // Below only where no name of a chosen task pushes it there: it would read as that of the next cluster.
+      const y = [Math.min(...ys) - radius - 9, ...(first.length ? [] : [Math.max(...ys) + radius + 9])].find((b) => x - half > 2 && x + half < width - 2 && b > 8 && b < height - 8 && free([x - half, b - 7, x + half, b + 7]));
+      if (y !== undefined) write(text, x, y, half, tint("--soft"));
+    });
     for (const [forced, list] of [[true, first], [false, rest]]) for (const i of list) {
       if (done.has(i)) continue;
       const text = cut(tasks[i].label), half = context.measureText(text).width / 2 + 1, [x, y] = points[i];
@@ -199,10 +214,9 @@
         .map((spot, k) => [...spot, [-away[1], away[1], away[0], -away[0]][k]]).sort((a, b) => b[2] - a[2]);
       const spot = spots.find(([a, b]) => a - half > 2 && a + half < width - 2 && b > 8 && b < height - 8 && free([a - half, b - 7, a + half, b + 7])) || (forced && i === first[0] ? spots[0] : null);
       if (!spot) continue;
-      put([spot[0] - half, spot[1] - 7, spot[0] + half, spot[1] + 7]); done.add(i);
-      context.strokeStyle = tint("--card"); context.lineWidth = 3.5; context.strokeText(text, spot[0], spot[1]);
-      context.fillStyle = forced ? tint("--ink") : tint("--soft"); context.fillText(text, spot[0], spot[1]);
+      write(text, spot[0], spot[1], half, forced ? tint("--ink") : tint("--soft")); done.add(i);
     }
+    if (!rest.length) nameClusters();
   };
   // What grows to the right and upwards on the map of the models.
   const axisWords = (words) => words.map(([name, up]) => `${up ? "higher" : "lower"} ${cut(name, 18)}`).join(", ");
@@ -434,6 +448,7 @@
     byId("level-text").textContent = text;
     level.setAttribute("aria-valuetext", text);
     byId("weight-text").textContent = number(state.least, 2);
+    byId("weight-row").style.visibility = now.edges.length && weightsVary(now.edges) ? "" : "hidden";
     canvas.dataset.edges = shownEdges.length;
     byId("hint").textContent = shownEdges.length ? "Drag to move, Ctrl and wheel to zoom; arrow keys go from task to task." : data.edges.length ? emptyWords() : `No links. ${data.axes.length ? "Near means alike: the map shows the two directions in which the models differ most." : "Arrow keys go from task to task."}`;
     refresh();

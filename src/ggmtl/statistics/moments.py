@@ -17,6 +17,9 @@ from ggmtl.statistics.quadratic import LeastSquares, least_squares
 from ggmtl.statistics.readers import StreamReaders
 from ggmtl.tasks import TaskData, read_training
 
+# Tasks whose sums are moved at a time: few enough to stay in the processor's cache.
+_CHUNK_TASKS = 256
+
 
 @dataclass(frozen=True)
 class TaskStatistics(StreamReaders):
@@ -261,14 +264,15 @@ def _congruence(cross: np.ndarray, shift: np.ndarray, unit: np.ndarray) -> np.nd
     """T cross Tᵀ where T maps (x, 1, y) to ((x + shift)/unit, 1, (y + target shift)/target unit)."""
     if not shift.any() and (unit == 1).all():
         return cross
-    size = cross.shape[-1]
-    values = np.delete(np.arange(size), size - 2)
-    out = cross.copy()
-    # Rows of T: add shift times the row of ones, then the same for columns; scaling last.
-    out[..., values, :] += shift[:, None] * out[..., size - 2 : size - 1, :]
-    out[..., :, values] += shift * out[..., :, size - 2 : size - 1]
-    factor = np.ones(size)
-    factor[values] = 1.0 / unit
-    out *= factor[:, None]
-    out *= factor
+    one = cross.shape[-1] - 2
+    move, factor = np.insert(shift, one, 0.0), np.insert(1.0 / unit, one, 1.0)
+    out = np.empty_like(cross)
+    for fold in range(len(cross)):
+        for first in range(0, cross.shape[1], _CHUNK_TASKS):
+            part, here = cross[fold, first : first + _CHUNK_TASKS], out[fold, first : first + _CHUNK_TASKS]
+            # Add shift times the row of ones, then the same for columns; scaling last.
+            np.add(part, move[:, None] * part[:, one, None, :], out=here)
+            here += move * here[:, :, one, None]
+            here *= factor[:, None]
+            here *= factor
     return out
