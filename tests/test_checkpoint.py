@@ -241,9 +241,14 @@ def test_a_damaged_or_foreign_file_is_refused_and_left_alone(tmp_path):
 
 def interrupt_after(at, **options):
     """A fit that gets the signal of Ctrl-C right after its step number `at`."""
-    with pytest.MonkeyPatch.context() as patch:
-        Recorder(patch, lambda: signal.raise_signal(signal.SIGINT), at)
-        return fit(**options)
+    # A test run in the background is started with the signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            Recorder(patch, lambda: signal.raise_signal(signal.SIGINT), at)
+            return fit(**options)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def second_fold() -> int:

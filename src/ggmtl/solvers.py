@@ -173,12 +173,15 @@ class ConjugateGradient:
             correction = self.preconditioner(residual)
             product = _dots(residual, correction)
             beta = np.where(previous > 0, product / np.where(previous > 0, previous, 1.0), 0.0)
-            direction = correction if steps == 0 else correction + beta * direction
+            # In place, and nothing kept for longer than it is needed: the vectors may fill much of the memory.
+            direction *= beta
+            direction += correction
             image = self.system.apply(direction)
             curvature = _dots(direction, image)
             alpha = np.where(curvature > 0, product / np.where(curvature > 0, curvature, 1.0), 0.0)
-            value += alpha * direction
-            residual -= alpha * image
+            value += np.multiply(alpha, direction, out=correction)
+            residual -= np.multiply(alpha, image, out=image)
+            del correction, image
             previous = product
             steps += 1
             norm = _norms(residual)

@@ -22,10 +22,10 @@ import numpy as np
 from ggmtl.candidates import CandidateEdges
 from ggmtl.checkpoint import Journal
 from ggmtl.criteria.evidence_edges import EvidenceModel, inner_quadratic, prior_terms
-from ggmtl.criteria.evidence_hub import profiled_noise
+from ggmtl.criteria.evidence_hub import chunks, profiled_noise
 from ggmtl.criteria.evidence_sampling import posterior_noise, sampled_prior_terms
 from ggmtl.criteria.evidence_strengths import group_labels
-from ggmtl.solvers import prepare
+from ggmtl.solvers import ConjugateGradient, Direct, prepare
 from ggmtl.statistics import LeastSquares
 
 # Rounds, and those of them after which candidates are proposed anew.
@@ -41,6 +41,8 @@ PRIOR_SAMPLES = 32
 _EXACT_PRIOR_TASKS = 300
 # Relative residuals: errors of a percent vanish beside those of the sampling.
 _TOL, _SAMPLE_TOL = 1e-4, 1e-2
+# Numbers in the samples from which they are solved for a few at a time.
+_LARGE_SAMPLES = 1 << 21
 # Edge values below this multiple of the largest are as good as absent.
 _FLOOR = 1e-9
 
@@ -233,12 +235,24 @@ class _Moments:
 
 
 def _expected_squares(models: np.ndarray, samples: np.ndarray, noise: float, edges: np.ndarray) -> np.ndarray:
-    i, j = edges.T
-    squares = np.square(models[i] - models[j]).sum(axis=1) / noise
-    for k in range(samples.shape[2]):
-        sample = np.ascontiguousarray(samples[:, :, k])
-        squares += np.square(sample[i] - sample[j]).sum(axis=1) / samples.shape[2]
+    n, number = len(samples), samples.shape[2]
+    everything = np.concatenate([models[..., None] / np.sqrt(noise), samples / np.sqrt(number)], axis=2).reshape(n, -1)
+    squares = np.empty(len(edges))
+    for rows in chunks(len(edges), 8 * everything.shape[1]):
+        i, j = edges[rows].T
+        gap = everything[i] - everything[j]
+        squares[rows] = np.einsum("ek,ek->e", gap, gap)
     return squares
+
+
+def _solve_few(solver: Direct | ConjugateGradient, right: np.ndarray) -> np.ndarray:
+    """Samples for the right-hand sides, in their place; of very many tasks two at a time, to spare memory."""
+    together = right.shape[2] if right.size <= _LARGE_SAMPLES else 2
+    for first in range(0, right.shape[2], together):
+        columns = slice(first, first + together)
+        part = np.ascontiguousarray(right[..., columns])
+        right[..., columns] = solver.solve(part, tol=_SAMPLE_TOL).require(2 * _SAMPLE_TOL).value
+    return right
 
 
 @dataclass(frozen=True)
@@ -251,7 +265,7 @@ class _Solves:
         solver = prepare(system)
         models = solver.solve(loss.moment, start=state.coefficients, tol=_TOL).require(1e-2).value
         zeta = posterior_noise(system, number_of_samples(loss.n_features), random)
-        samples = solver.solve(zeta, tol=_SAMPLE_TOL).require(2 * _SAMPLE_TOL).value
+        samples = _solve_few(solver, zeta)
         noise = profiled_noise(loss, inner_quadratic(model, state.edge_values, models))[1]
         if loss.n_tasks <= _EXACT_PRIOR_TASKS:
             prior = prior_terms(model, state.edge_values)

@@ -30,17 +30,18 @@ def posterior_noise(system: TaskSystem, n_samples: int, random: np.random.Genera
     n, p = system.shape
     shape = (n, p, n_samples)
     noise = np.empty(shape)
-    for rows in chunks(n, p):
+    for rows in chunks(n, p * p):
         noise[rows] = np.matmul(_square_roots(system.gram[rows]), _signs(random, (rows.stop - rows.start, *shape[1:])))
     if system.hub.any():
         pull = _signs(random, shape)
         noise += np.sqrt(system.hub)[:, None] * (pull - pull.mean(axis=0))
     if np.any(system.ridge):
         noise += np.sqrt(np.broadcast_to(system.ridge, (n, p)))[..., None] * _signs(random, shape)
-    if len(system.edges):
-        along = _signs(random, (len(system.edges), p, n_samples))
-        along *= np.sqrt(np.multiply.outer(system.edge_weights, system.coupling))[..., None]
-        noise += (system.incidence.T @ along.reshape(len(system.edges), -1)).reshape(shape)
+    incidence = system.incidence
+    for rows in chunks(len(system.edges), p * n_samples):
+        along = _signs(random, (rows.stop - rows.start, p, n_samples))
+        along *= np.sqrt(np.multiply.outer(system.edge_weights[rows], system.coupling))[..., None]
+        noise += (incidence[rows].T @ along.reshape(len(along), -1)).reshape(shape)
     return noise
 
 
@@ -68,7 +69,11 @@ def sampled_prior_terms(
         )
         solution = prepare(system).solve(posterior_noise(system, n_samples, random), tol=tol)
         samples = solution.require(2 * tol).value[:, 0]
-        resistance[:, columns] = ((samples[i] - samples[j]) ** 2).mean(axis=1)[:, None]
+        between = np.empty(len(i))
+        for rows in chunks(len(i), 4 * n_samples):
+            gap = samples[i[rows]] - samples[j[rows]]
+            between[rows] = np.einsum("es,es->e", gap, gap) / n_samples
+        resistance[:, columns] = between[:, None]
         trace[columns] = ((samples - samples.mean(axis=0)) ** 2).sum(axis=0).mean()
     return PriorTerms(float("nan"), resistance, trace)
 

@@ -26,7 +26,7 @@ def shared_features(model: Any) -> Any:
     >>> from ggmtl.datasets import make_clusters
     >>> data = make_clusters(2, n_tasks=6, n_features=2, random_state=0)
     >>> model = GGMTLRegressor(penalty="l1").fit(data.X, data.y, tasks=data.tasks)
-    >>> len(shared_features(model)) == 2 * model.graph_.n_edges
+    >>> len(shared_features(model)["feature"]) == 2 * model.graph_.n_edges
     True
     """
     model._kept_statistics("shared_features")
