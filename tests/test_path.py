@@ -160,3 +160,32 @@ def test_a_hub_can_be_fitted_twice():
     model = HubRegressor().fit(data.X, data.y, tasks=data.tasks)
     first = model.coef_
     np.testing.assert_array_equal(model.fit(data.X, data.y, tasks=data.tasks).coef_, first)
+
+
+# ---------------------------------------------------------------------- tasks of one row
+
+
+def test_where_no_task_has_two_rows_there_is_one_model_for_all():
+    random = np.random.default_rng(0)
+    X, tasks = random.normal(size=(60, 3)), np.arange(60)
+    y = X @ [1.0, 2.0, 3.0] + random.normal(size=60)
+    model = GGMTLRegressor(random_state=0).fit(X, y, tasks=tasks)
+    assert [row["level"] for row in model.path_] == ["pooled"]
+    assert 0.8 < model.noise_[0] < 1.25
+    _, deviation = model.predict(X, tasks=tasks, return_std=True)
+    assert (deviation > 0.8).all()
+
+
+def test_separate_models_of_tasks_without_rows_know_nothing_of_rows_held_out():
+    """A task whose only row is held out is predicted by the mean of the other rows, not by one that includes it."""
+    random = np.random.default_rng(0)
+    tasks = np.concatenate([np.arange(30), np.repeat([30, 31], 2)])
+    X, y = random.normal(size=(34, 1)), random.normal(size=34)
+    model = GGMTLRegressor(random_state=0, noise="common").fit(X, y, tasks=tasks)
+    folded, settings = model._folded(), model._settings_used
+    for k in folded.scored:
+        rest = folded.training(k)
+        models, empty = independent_level(rest, settings).coefficients, rest.count == 0
+        assert empty.any()
+        np.testing.assert_allclose(models[empty, 0], 0.0)
+        np.testing.assert_allclose(models[empty, 1], rest.moment[:, 1].sum() / rest.count.sum(), rtol=1e-12)

@@ -206,3 +206,21 @@ def test_without_a_common_model_noise_is_estimated_all_the_same():
     (X, y, tasks), _, deviation = noisy_tasks(n_tasks=10, rows=30)
     model = GGMTLRegressor(noise="per_task", hub=False, random_state=0).fit(X, y, tasks=tasks)
     assert np.corrcoef(np.log(model.noise_), np.log(deviation))[0, 1] > 0.9
+
+
+def test_intervals_follow_the_noise_also_where_rows_are_not_weighed_by_it(fitted, tmp_path, monkeypatch):
+    _, (X, y, tasks), (new, target, owner), deviation = fitted
+    monkeypatch.setattr("ggmtl.noise._differs", lambda *_: False)
+    model = GGMTLRegressor(random_state=0).fit(X, y, tasks=tasks)
+    assert model._fit_used.precisions is None
+    assert np.abs(np.log(model.noise_ / deviation)).max() < 0.6
+    predicted, spread = model.predict(new, tasks=owner, return_std=True)
+    inside = np.abs(predicted - target) < 1.6449 * spread
+    for noisy in (False, True):
+        assert 0.85 < inside[(deviation[owner] > 1) == noisy].mean() < 0.97
+    assert "so do the intervals" in model.summary()
+    model.save(tmp_path / "model.ggmtl")
+    np.testing.assert_allclose(load_model(tmp_path / "model.ggmtl").noise_, model.noise_, rtol=1e-12)
+    before = model.noise_
+    model.add_task(99, X[:3], y[:3])
+    np.testing.assert_allclose(model.noise_[:-1], before, rtol=1e-6)

@@ -68,6 +68,11 @@ def learn_levels(
     return [*simple[:-1], *reversed(graphs), simple[-1]]
 
 
+def learn_pooled(folded: FoldedLoss, settings: Settings, **_: object) -> list[GraphFit]:
+    """One model for all tasks, the only level where no task has two rows."""
+    return [pooled_level(folded.total, settings)]
+
+
 def simple_levels(loss: LeastSquares, settings: Settings, start: GraphFit | None = None) -> list[GraphFit]:
     """Pooled, hub and independent models; the last alone where there is to be no common model.
 
@@ -86,8 +91,13 @@ def pooled_level(loss: LeastSquares, settings: Settings) -> GraphFit:
 
 
 def independent_level(loss: LeastSquares, settings: Settings) -> GraphFit:
-    """Every task alone, with the ridge."""
+    """Every task alone, with the ridge; where it has no row, the mean of all rows is all that there is."""
     coefficients = loss.alone(settings.ridge_for(loss))
+    empty = loss.count <= 0
+    if empty.any():
+        # Zero would be the mean of rows that may be held out.
+        mean = loss.pooled()[1] / max(float(loss.count.sum()), 1.0)
+        coefficients[empty] = np.where(settings.slopes, 0.0, mean)
     return _without_edges("independent", loss, settings, np.zeros(loss.n_features), coefficients)
 
 

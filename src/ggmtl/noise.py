@@ -12,7 +12,7 @@ from ggmtl.checkpoint import Journal
 from ggmtl.criteria.task_noise import task_precisions
 from ggmtl.levels import simple_levels, weighed_hub
 from ggmtl.scoring import FoldErrors, errors_on, fold_name, is_large
-from ggmtl.statistics import FoldedLoss
+from ggmtl.statistics import FoldedLoss, LeastSquares
 
 logger = logging.getLogger("ggmtl")
 
@@ -30,6 +30,18 @@ def with_noise(folded: FoldedLoss, settings: Settings, journal: Journal) -> Sett
     asked = settings.hub and part.n_tasks > 1 and folded.scored and not is_large(part.n_tasks, part.n_features)
     own = bool(asked) and journal.once("noise", lambda: _differs(folded, settings, journal))
     return replace(settings, noise="per_task" if own else "common")
+
+
+def noise_ratios(hub: np.ndarray, loss: LeastSquares) -> np.ndarray | None:
+    """σ_i²/σ² of every task beside models drawn to the hub as given, shape (n,); None where all are alike."""
+    if loss.n_tasks == 1 or is_large(loss.n_tasks, loss.n_features):
+        return None
+    unit = max(float(loss.count.mean()), 1.0)
+    precisions = task_precisions(loss, np.clip(hub, 1e-6 * unit, 1e6 * unit))
+    if precisions is None:
+        return None
+    variance = 1.0 / precisions
+    return variance * (loss.count.sum() / float(variance @ loss.count))
 
 
 def _differs(folded: FoldedLoss, settings: Settings, journal: Journal) -> bool:

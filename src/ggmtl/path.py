@@ -17,10 +17,10 @@ import numpy as np
 from ggmtl.bilevel import GraphFit, Settings
 from ggmtl.checkpoint import Journal
 from ggmtl.graph import TaskGraph
-from ggmtl.levels import learn_levels
+from ggmtl.levels import learn_levels, learn_pooled
 from ggmtl.noise import with_noise
 from ggmtl.scoring import FoldErrors, Learner, cross_validate, errors_of, errors_on, fold_name, is_large
-from ggmtl.statistics import FoldedLoss
+from ggmtl.statistics import FoldedLoss, single_rows
 
 logger = logging.getLogger("ggmtl")
 
@@ -105,15 +105,18 @@ def fit_path(
     chosen has the status ``"interrupted"``. Before there is any level, the interruption is passed on.
     """
     journal = journal or Journal()
-    if criterion == "evidence":
-        settings = with_noise(folded, settings, journal)
-    learn = partial(
+    learn: Learner = partial(
         learn_levels, settings=settings, task_names=task_names, criterion=criterion, choose_entropy=choose_entropy
     )
+    if settings.hub and is_small(folded) and single_rows(folded.total):
+        # A task that departs from the others cannot be told from a noisy row.
+        learn = partial(learn_pooled, settings=settings)
+    elif criterion == "evidence":
+        learn = partial(learn, settings=with_noise(folded, settings, journal))
     logger.info("learning %d tasks by %s", len(task_names), criterion)
     inside, first = journal.inside("levels"), None
     try:
-        if criterion == "evidence" and is_large(folded.parts[0].n_tasks, folded.parts[0].n_features) and folded.scored:
+        if criterion == "evidence" and not is_small(folded) and folded.scored:
             folded, first = _first_fold(folded, learn, journal)
         levels = journal.once("levels", lambda: tuple(learn(folded, progress=progress, journal=inside, start=first)))
     except KeyboardInterrupt:
@@ -137,6 +140,11 @@ def fit_path(
         chosen = choose(levels, errors, linked=len(settings.candidates.must_link) > 0)
     journal.save(finished=whole)
     return (PathResult if whole else _interrupted)(levels, errors, chosen, criterion)
+
+
+def is_small(folded: FoldedLoss) -> bool:
+    """Whether there are few enough tasks for every fold to be held out."""
+    return not is_large(folded.parts[0].n_tasks, folded.parts[0].n_features)
 
 
 def _with_edges(

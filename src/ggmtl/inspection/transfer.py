@@ -6,6 +6,7 @@ comes from the spread of the differences over tasks (for one task: over folds).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +50,7 @@ class Gain:
     high: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TransferReport:
     """Errors of every task at every level, on rows not seen.
 
@@ -101,6 +102,9 @@ class TransferReport:
     unlike: np.ndarray
     verdict: str
 
+    def __repr__(self) -> str:
+        return f"TransferReport({len(self.tasks)} tasks, chosen {self.chosen!r}, gain {100 * self.gain.share:.1f} %)"
+
     def describe(self) -> str:
         """The report in words."""
         lines = [self.verdict]
@@ -150,7 +154,7 @@ def transfer_report(model: GGMTLRegressor, X: Any = None, y: Any = None, tasks: 
     names = [level.name for level in result.levels]
     if "pooled" not in names or "independent" not in names:
         result, errors = _with_simple_levels(model, result, errors)
-    result, errors = _by_density(result, errors)
+    result, errors = _by_density(result, errors, model.path_)
     return _report(model, errors, _unique_names(result), result.chosen)
 
 
@@ -175,10 +179,14 @@ def _single(model: GGMTLRegressor, errors: FoldErrors) -> TransferReport:
     )
 
 
-def _by_density(result: PathResult, errors: FoldErrors) -> tuple[PathResult, FoldErrors]:
+def _by_density(
+    result: PathResult, errors: FoldErrors, table: Sequence[dict[str, Any]]
+) -> tuple[PathResult, FoldErrors]:
     """Simple levels first, graphs from sparse to dense, separate models last."""
-    place = {"pooled": -2, "hub": -1, "independent": np.inf}
-    edges = [float(place.get(level.name, (level.edge_values > 0).sum())) for level in result.levels]
+    place = {"pooled": -2.0, "hub": -1.0, "independent": np.inf}
+    # Of a model from a file only the table knows how many edges a level has.
+    known = [row["n_edges"] for row in table] if len(table) == len(result.levels) else [0] * len(result.levels)
+    edges = [place.get(level.name, float(count)) for level, count in zip(result.levels, known)]
     order = sorted(range(len(edges)), key=edges.__getitem__)
     levels = tuple(result.levels[k] for k in order)
     ordered = FoldErrors(errors.squared[order], errors.count)

@@ -35,7 +35,8 @@ class ModelState:
     feature_names : tuple of str
     scaling : Scaling
     result : PathResult
-        Levels other than the chosen one have a name and a criterion only; errors are summed over folds.
+        Levels other than the chosen one have a name and a criterion only; without statistics, errors are summed over
+        folds.
     graph : TaskGraph
         The reported graph.
     noise : float
@@ -43,6 +44,8 @@ class ModelState:
     standard_errors : array of shape (n, p), optional
         In the units of the data.
     statistics : TaskStatistics, optional
+    noise_ratios : array of shape (n,), optional
+        σ_i²/σ² of every task where they differ; those behind the weights of the fit are not repeated.
     """
 
     parameters: dict[str, Any]
@@ -55,6 +58,7 @@ class ModelState:
     noise: float
     standard_errors: np.ndarray | None = None
     statistics: TaskStatistics | None = None
+    noise_ratios: np.ndarray | None = None
 
 
 def write_model(path: str | Path, state: ModelState) -> None:
@@ -68,13 +72,15 @@ def write_model(path: str | Path, state: ModelState) -> None:
         "features": list(state.feature_names),
         "target": [state.scaling.target_center, state.scaling.target_scale, state.scaling.intercept],
         "noise": state.noise,
-        **_pack_result(state.result, arrays),
+        **_pack_result(state.result, arrays, by_fold=state.statistics is not None),
     }
     _pack_graph(state.graph, arrays)
     arrays |= {
         "center": state.scaling.center,
         "scale": state.scaling.scale,
     }
+    if state.noise_ratios is not None and state.result.best.precisions is None:
+        arrays["noise_ratios"] = state.noise_ratios
     if state.standard_errors is not None:
         arrays["standard_errors"] = round_mantissa(state.standard_errors, bits=8)
     if state.statistics is not None:
@@ -96,7 +102,7 @@ def read_model(path: str | Path) -> ModelState:
         raise ModelFileError(f"{path} is damaged: its parts do not fit together ({error}).") from error
 
 
-def _pack_result(result: PathResult, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+def _pack_result(result: PathResult, arrays: dict[str, np.ndarray], by_fold: bool) -> dict[str, Any]:
     fit = result.best
     present = np.flatnonzero(fit.edge_values > 0)
     edges = np.sort(fit.edges[present], axis=1)
@@ -111,8 +117,11 @@ def _pack_result(result: PathResult, arrays: dict[str, np.ndarray]) -> dict[str,
     if fit.precisions is not None:
         arrays["precisions"] = fit.precisions
     if result.errors is not None:
-        arrays["errors.squared"] = round_mantissa(result.errors.squared.sum(axis=1))
-        arrays["errors.count"] = result.errors.count.sum(axis=0).astype(np.float32)
+        squared, count = result.errors.squared, result.errors.count
+        if not by_fold:
+            squared, count = squared.sum(axis=1, keepdims=True), count.sum(axis=0, keepdims=True)
+        arrays["errors.squared"] = squared if by_fold else round_mantissa(squared)
+        arrays["errors.count"] = count.astype(np.float32)
     return {
         "reported": fit.reported_weights is not None,
         "fit": {name: encode(getattr(fit, name), name) for name in _FIT_VALUES},
@@ -150,10 +159,10 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> ModelStat
     errors = arrays.get("standard_errors")
     if errors is not None:
         _check_shape("standard_errors", errors, (len(names), width))
-    if "precisions" in arrays:
-        _check_shape("precisions", arrays["precisions"], (len(names),))
-        if not (arrays["precisions"] > 0).all():
-            raise ValueError("a precision is not positive")
+    for name in {"precisions", "noise_ratios"} & arrays.keys():
+        _check_shape(name, arrays[name], (len(names),))
+        if not (arrays[name] > 0).all():
+            raise ValueError(f"{name} has an entry that is not positive")
     if len(names) > 1 and not (names[:-1] < names[1:]).all():
         raise ValueError("the task names are not sorted")
     parameters, facts = {k: decode(v) for k, v in content["parameters"].items()}, decode(content["facts"])
@@ -172,6 +181,7 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> ModelStat
         float(content["noise"]),
         None if errors is None else errors.astype(np.float64),
         _unpack_statistics(content, arrays, names, features) if "cross" in arrays else None,
+        arrays.get("noise_ratios"),
     )
 
 
@@ -197,10 +207,10 @@ def _unpack_result(content: dict[str, Any], arrays: dict[str, np.ndarray], graph
     levels[chosen] = best
     errors = None
     if "errors.squared" in arrays:
-        _check_shape("errors.squared", arrays["errors.squared"], (len(levels), n))
-        _check_shape("errors.count", arrays["errors.count"], (n,))
         squared, count = arrays["errors.squared"].astype(float), arrays["errors.count"].astype(float)
-        errors = FoldErrors(squared[:, None, :], count[None])
+        _check_shape("errors.count", count, (len(count), n))
+        _check_shape("errors.squared", squared, (len(levels), len(count), n))
+        errors = FoldErrors(squared, count)
     return PathResult(tuple(levels), errors, chosen, str(content["criterion"]))
 
 

@@ -39,18 +39,20 @@ class Posterior:
         σ².
     exact : bool
         Whether the blocks are exact, or estimated from posterior samples.
-    precisions : array of shape (n,), optional
-        σ²/σ_i² of every task; one where None.
     """
 
     covariance: np.ndarray
     new_task: np.ndarray
     noise: float
     exact: bool
-    precisions: np.ndarray | None = None
 
-    def standard_deviations(self, rows: np.ndarray, position: np.ndarray) -> np.ndarray:
-        """√(σ_i² + σ² zᵀ(A⁻¹)_ii z) for design rows z of the tasks at `position`; −1 is a task never seen."""
+    def standard_deviations(
+        self, rows: np.ndarray, position: np.ndarray, ratios: np.ndarray | None = None
+    ) -> np.ndarray:
+        """√(σ_i² + σ² zᵀ(A⁻¹)_ii z) for design rows z of the tasks at `position`; −1 is a task never seen.
+
+        `ratios` are σ_i²/σ² of the tasks, shape (n,); one where None.
+        """
         blocks = np.concatenate([self.covariance, self.new_task[None]])
         spread = np.empty(len(rows))
         # Task by task, so that no row gets a matrix of its own.
@@ -58,8 +60,16 @@ class Posterior:
         tasks, first = np.unique(position[order], return_index=True)
         for task, members in zip(tasks, np.split(order, first[1:])):
             spread[members] = np.einsum("rp,pq,rq->r", rows[members], blocks[task], rows[members])
-        own = 1.0 if self.precisions is None else np.append(1.0 / self.precisions, 1.0)[position]
+        own = 1.0 if ratios is None else np.append(ratios, 1.0)[position]
         return np.sqrt(self.noise * (own + spread))
+
+    def with_noise(self, gram: np.ndarray, ratios: np.ndarray) -> Posterior:
+        """The same where the rows of task i vary by ratio_i·σ² though all counted alike.
+
+        Its models are (A⁻¹)_ii times its own moments and more: (ratio_i − 1)(A⁻¹)_ii G_i (A⁻¹)_ii is to be added.
+        """
+        own = self.covariance @ gram @ self.covariance
+        return replace(self, covariance=self.covariance + (ratios - 1.0)[:, None, None] * own)
 
     def standard_errors(self, scaling: Scaling) -> np.ndarray:
         """Standard errors in the units of the data, intercept last, shape (n, p)."""
@@ -104,7 +114,7 @@ def posterior_of(
         noise = squared_noise(problem, values, fit.coefficients, held_out)
     else:
         noise = _noise_by_blocks(problem, system, fit.coefficients, blocks, held_out, seed)
-    return Posterior(blocks, _new_task_covariance(fit, system, noise, blocks), noise, exact, fit.precisions)
+    return Posterior(blocks, _new_task_covariance(fit, system, noise, blocks), noise, exact)
 
 
 def _blocks(system: TaskSystem, n_samples: int, seed: int) -> tuple[np.ndarray, bool]:

@@ -208,6 +208,7 @@ class GGMTLRegressor(GrowingModel):
         self._require_memory(folds)
         self._statistics = statistics
         self._standard_errors = self._noise = self._posterior_kept = None
+        self._ratios_known = False
         self._attached = []
         settings = settings_of(self, folds[0].n_features)
         with verbose_logging(self.verbose):

@@ -15,6 +15,7 @@ from ggmtl.bilevel import GraphFit, Settings
 from ggmtl.errors import InputError
 from ggmtl.graph import TaskGraph
 from ggmtl.model_file import ModelState, write_model
+from ggmtl.noise import noise_ratios
 from ggmtl.path import PathResult
 from ggmtl.posterior import HeldOut, Posterior, noise_of, posterior_of
 from ggmtl.regressor.parameters import check_parameters, settings_of
@@ -36,6 +37,9 @@ class FittedModel(TaskRegressor):
     _settings_used: Settings
     _table_kind: str | None = None
     _group_folds: dict[Any, int] | None = None
+    _ratios: np.ndarray | None = None
+    _ratios_known: bool = False
+    noise: str
 
     def predict(self, X: Any, tasks: Any = None, return_std: bool = False) -> Any:
         """Predict the target of rows.
@@ -64,7 +68,8 @@ class FittedModel(TaskRegressor):
         position = np.tile(np.arange(n), len(matrix)) if labels is None else locate_tasks(self.tasks_, labels)
         rows = self._scaling.design_rows(matrix)
         rows = np.repeat(rows, n, axis=0) if labels is None else rows
-        deviation = self._posterior().standard_deviations(rows, position) * self._scaling.target_scale
+        spread = self._posterior().standard_deviations(rows, position, self._noise_ratios())
+        deviation = spread * self._scaling.target_scale
         return values, deviation.reshape(np.shape(values))
 
     def coefficients(self) -> Any:
@@ -122,6 +127,7 @@ class FittedModel(TaskRegressor):
                 self._noise_variance(),
                 self._standard_errors_used(),
                 statistics,
+                self._noise_ratios(),
             ),
         )
 
@@ -168,6 +174,9 @@ class FittedModel(TaskRegressor):
             folded = self._folded()
             held_out = self._error_held_out(folded)
             joint = posterior_of(self._fit_used, folded.total, self._settings_used, held_out=held_out)
+            ratios = self._noise_ratios()
+            if ratios is not None and self._fit_used.precisions is None and np.isfinite(self._fit_used.hub).all():
+                joint = joint.with_noise(folded.total.gram, ratios)
             # Tasks attached later were given a prior of their own, the others held fixed.
             for label, covariance in self._attached:
                 joint.covariance[locate_tasks(self.tasks_, np.array([label]))[0]] = covariance
@@ -193,9 +202,23 @@ class FittedModel(TaskRegressor):
     def noise_(self) -> np.ndarray:
         """Standard deviation of every task's noise, in the units of the target, shape (n_tasks,)."""
         check_is_fitted(self, "coef_")
-        precisions = self._fit_used.precisions
-        own = np.ones(len(self.tasks_)) if precisions is None else precisions
-        return np.sqrt(self._noise_variance() / own) * self._scaling.target_scale
+        ratios = self._noise_ratios()
+        own = np.ones(len(self.tasks_)) if ratios is None else ratios
+        return np.sqrt(self._noise_variance() * own) * self._scaling.target_scale
+
+    def _noise_ratios(self) -> np.ndarray | None:
+        """σ_i²/σ² of every task, None where all are one.
+
+        Under ``noise="auto"`` tasks that differ in noise have intervals of their own also where their rows are not
+        weighed by it.
+        """
+        fit = self._fit_used
+        if fit.precisions is not None:
+            return 1.0 / fit.precisions
+        if not self._ratios_known:
+            self._ratios = None if self.noise == "common" else noise_ratios(fit.hub, self._folded().total)
+            self._ratios_known = True
+        return self._ratios
 
     def _standard_errors_used(self) -> np.ndarray:
         if self._standard_errors is None:
@@ -222,6 +245,7 @@ class FittedModel(TaskRegressor):
             self.feature_names_in_ = np.array(state.feature_names, dtype=object)
         self._statistics, self._standard_errors = state.statistics, state.standard_errors
         self._noise, self._posterior_kept = state.noise, None
+        self._ratios, self._ratios_known = state.noise_ratios, True
         check_parameters(self)
         settings = settings_of(self, state.result.best.coefficients.shape[1])
         self._set_models(self._learned(state.result, settings, state.graph, {"path_": self.path_}))

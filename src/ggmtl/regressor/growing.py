@@ -119,6 +119,7 @@ class GrowingModel(FittedModel):
         levels[self._path_result.chosen] = fit
         result = replace(self._path_result, levels=tuple(levels))
         self._standard_errors = self._noise = self._posterior_kept = None
+        self._ratios_known = False
         self._attached = list(zip(labels, covariances))
         self._statistics = replace(statistics, cross=statistics.cross[:, here], task_names=self.tasks_)
         self._set_models(self._learned(result, self._settings_used, self.graph_, {"path_": self.path_}))
@@ -231,6 +232,9 @@ class GrowingModel(FittedModel):
             variance = self._noise_variance() * np.diag(T @ attached.covariance @ T.T)
             self._standard_errors = np.insert(self._standard_errors, position, np.sqrt(variance), axis=0)
         self._posterior_kept, self.tasks_ = None, names
+        if self._ratios is not None:
+            # Its rows are too few to tell how noisy it is.
+            self._ratios = np.insert(self._ratios, position, 1.0)
         if np.isfinite(fit.hub).all():
             # Under an infinite hub there is one model for all, which needs no place of its own.
             self._attached = [*self._attached, (label[0], attached.covariance)]

@@ -3,7 +3,7 @@
 from ggmtl.statistics.builder import StatisticsBuilder
 from ggmtl.statistics.folds import deal_folds, deal_holdout
 from ggmtl.statistics.moments import TaskStatistics
-from ggmtl.statistics.quadratic import FoldedLoss, LeastSquares, sum_of
+from ggmtl.statistics.quadratic import FoldedLoss, LeastSquares, single_rows, sum_of
 from ggmtl.statistics.scaling import Scaling
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "TaskStatistics",
     "deal_folds",
     "deal_holdout",
+    "single_rows",
     "sum_of",
 ]

@@ -109,6 +109,16 @@ def sum_of(losses: Iterable[LeastSquares]) -> LeastSquares:
     return first.joined(rest) if rest else first
 
 
+def single_rows(loss: LeastSquares) -> bool:
+    """Whether no task has two rows that differ: G_i = g zzᵀ, m_i = g y z and t_i = g y² for each."""
+    if loss.n_features == 1:
+        # Any rows look like one where targets are proportional to the feature; weights aside, their number tells.
+        return float(loss.count.max(initial=0.0)) <= 1.0
+    trace = np.einsum("nkk->n", loss.gram)
+    one = np.einsum("nkl,nkl->n", loss.gram, loss.gram) >= (1.0 - 1e-12) * trace**2
+    return bool((one & ((loss.moment**2).sum(axis=1) >= (1.0 - 1e-12) * trace * loss.target_square)).all())
+
+
 @dataclass(frozen=True)
 class FoldedLoss:
     """The loss of every fold, and which folds are held out in turn.

@@ -44,24 +44,34 @@ def inverse_factor(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def inverse_blocks(gram: Tensor, diagonal: Tensor, *, store: torch.dtype | None = None) -> Tensor:
-    """(G_i + diag(s_i))⁻¹, computed in the type of s and stored in `store`.
+    """(G_i + diag(s_i))⁻¹, in the type of s or in that of `store`, if that will do for every block.
 
     Raises
     ------
     SingularSystemError
-        Where a block is not positive definite to working accuracy.
+        Where a block is not positive definite to the working accuracy of the type of s.
     """
     out = torch.empty(gram.shape, dtype=store or diagonal.dtype, device=gram.device)
-    logs = []
+    for dtype in dict.fromkeys((out.dtype, diagonal.dtype)):
+        if _invert(gram, diagonal, dtype, out):
+            return out
+    raise SingularSystemError(
+        "A task's diagonal block is not positive definite to working accuracy. Use a larger ridge."
+    )
+
+
+def _invert(gram: Tensor, diagonal: Tensor, dtype: torch.dtype, out: Tensor) -> bool:
+    """Fill `out` with the inverses computed in `dtype`; whether every block was positive definite in it."""
+    definite = []
     for rows in chunks(len(gram), 2 * gram[:1].numel()):
-        inverse, log_determinant = inverse_and_log_determinant(shifted(gram[rows], diagonal[rows]))
-        out[rows] = inverse
-        logs.append(torch.isfinite(log_determinant).all())
-    if logs and not bool(torch.stack(logs).all()):
-        raise SingularSystemError(
-            "A task's diagonal block is not positive definite to working accuracy. Use a larger ridge."
-        )
-    return out
+        # With ones on its diagonal a block is as well conditioned as any scaling makes it, up to a factor of p.
+        scale = (gram[rows].diagonal(dim1=1, dim2=2) + diagonal[rows]).rsqrt().to(dtype)
+        blocks = gram[rows].to(dtype) * scale.unsqueeze(2) * scale.unsqueeze(1)
+        blocks.diagonal(dim1=1, dim2=2).fill_(1.0)
+        inverse, log_determinant = inverse_and_log_determinant(blocks)
+        out[rows] = inverse.mul_(scale.unsqueeze(2)).mul_(scale.unsqueeze(1))
+        definite.append(torch.isfinite(log_determinant).all())
+    return not definite or bool(torch.stack(definite).all())
 
 
 def shifted(blocks: Tensor, diagonal: Tensor) -> Tensor:
