@@ -110,6 +110,8 @@ def test_unknown_task_is_refused_or_given_the_common_model(fitted, folder):
     refused = _run(*arguments)
     assert refused.exit_code == 1
     assert "shop 9" in refused.stderr
+    assert "--unseen hub" in refused.stderr
+    assert "add_task" not in refused.stderr
     assert _run(*arguments, "--unseen", "hub").exit_code == 0
 
 
@@ -327,6 +329,37 @@ def test_unreadable_table_is_refused(folder):
     result = _run("fit", folder / "broken.csv", "--task", "a", "--target", "b")
     assert result.exit_code == 1
     assert "cannot be read as CSV" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "column"),
+    [
+        ("shop,price,sales\nMüller,1,2\n", "latin-1", " (column 'shop')"),
+        ("shop,größe,sales\na,1,2\n", "latin-1", ""),
+        ("shop,colour,sales\na,grün,2\n", "cp1252", " (column 'colour')"),
+        ("shop,price,sales\na,1,2\n", "utf-16", ""),
+    ],
+)
+def test_a_file_in_another_encoding_is_refused_before_the_fit(folder, unfitted, text, encoding, column):
+    (folder / "old.csv").write_bytes(text.encode(encoding))
+    result = _run("fit", folder / "old.csv", *COLUMNS)
+    assert result.exit_code == 1
+    assert f"old.csv is not UTF-8 text{column}. Save it as UTF-8; in Excel: 'CSV UTF-8'." in result.stderr
+
+
+def test_days_of_a_single_task_are_no_row_numbers(folder):
+    path = _write(folder / "days.csv", [["a", day, 2 * day + day % 3] for day in range(10)], ("who", "days", "y"))
+    result = _run("fit", path, "--task", "who", "--target", "y")
+    assert result.exit_code == 0, result.output
+    assert "1 task · 10 rows · 1 feature\n" in result.output
+    assert "There is one task" in result.output
+
+
+def test_missing_cells_in_new_rows_are_answered_with_options_of_predict(fitted, folder):
+    result = _run("predict", folder / "m.ggmtl", folder / "gaps.csv", "--output", folder / "p.csv")
+    assert result.exit_code == 1
+    assert "--drop-missing, or fill in" in result.stderr
+    assert "--exclude" not in result.stderr
 
 
 def test_names_cannot_steer_the_terminal(folder):

@@ -16,6 +16,7 @@ from ggmtl.inner import solve_inner
 from ggmtl.inspection import edge_stability, explain_edge, markov_clusters, transfer_report
 from ggmtl.inspection.outliers import unlike_others
 from ggmtl.inspection.resampling import blocks_of, draw, weighted
+from ggmtl.inspection.stability import EdgeStability
 
 FAST = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0}
 NAMES = np.array([f"t{i:02d}" for i in range(9)])
@@ -161,6 +162,19 @@ def test_transfer_errors_are_those_of_plain_cross_validation(fitted):
 def few_rows():
     X, y, tasks = make(np.random.default_rng(3), rows=8, noise=1.0)
     return GGMTLRegressor().fit(X, y, tasks=tasks)
+
+
+def test_results_are_shown_in_one_line(fitted):
+    a, b, *_ = heaviest(fitted)
+    nothing = np.zeros(0)
+    stability = EdgeStability(fitted.tasks_, np.zeros((0, 2), int), nothing, nothing, nothing, nothing, 7)
+    shown = [explain_edge(fitted, a, b), transfer_report(fitted), fitted._statistics, stability]
+    for result in shown:
+        text = repr(result)
+        assert text.startswith(f"{type(result).__name__}(")
+        assert "\n" not in text
+        assert len(text) < 120
+    assert repr(stability) == f"EdgeStability({len(fitted.tasks_)} tasks, 0 edges, 7 resamples)"
 
 
 def test_clusters_with_few_rows_gain_from_the_graph(few_rows):

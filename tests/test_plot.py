@@ -157,6 +157,15 @@ def test_a_drawing_is_the_same_twice_and_stays_on_the_axes_given():
     assert pyplot.get_fignums() == []
 
 
+@pytest.mark.parametrize("size", [3, 28, 41, 60])
+def test_cliques_of_any_size_have_places_apart(size):
+    edges = np.column_stack(np.triu_indices(size, 1))
+    points = positions(TaskGraph(edges, np.ones(len(edges)), np.arange(size)))
+    assert points.shape == (size, 2)
+    gaps = np.linalg.norm(points[:, None] - points, axis=2)[np.triu_indices(size, 1)]
+    assert gaps.min() > 0.02 * gaps.max()
+
+
 @pytest.mark.parametrize("layout", ["stress", "spring"])
 def test_components_do_not_overlap_and_single_tasks_lie_below(layout):
     graph = cliques(4, 6, 7, bridges=False)

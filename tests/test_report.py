@@ -94,6 +94,20 @@ def test_a_method_without_path_has_a_page():
     X, y, task = _rows(4)
     text = render_report(summarize(IndependentRegressor().fit(X, y, tasks=task)))
     assert "4 tasks" in text
+    assert 'href="#path"' not in text
+
+
+def test_noise_and_a_stop_by_design_are_told_in_words(model):
+    summary = summarize(model)
+    assert 'href="#path"' in render_report(summary)
+    assert "Tasks differ in noise" not in render_report({**summary, "noise": None})
+    noise = {"low": 0.5, "high": 2.0, "quietest": EVIL, "noisiest": "shop 2"}
+    ended = {"status": "stopped", "n_iter": 10, "converged": False}
+    text = render_report({**summary, "noise": noise, "outcome": ended})
+    assert "Tasks differ in noise, from 0.5 (&lt;img src=x onerror=alert(1)&gt;) to 2 (shop 2)" in text
+    assert "<img" not in text
+    assert "stopped: evidence took the steps that it takes by design" in text
+    assert "<dt>converged</dt>" not in text
 
 
 def test_unlinked_tasks_with_equal_models_have_the_same_place_side_by_side():

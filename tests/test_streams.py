@@ -456,6 +456,23 @@ def test_a_task_label_of_another_kind_later_in_a_csv_file_is_named(tmp_path):
         TaskStatistics.from_csv(tmp_path, **COLUMNS)
 
 
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("shop,x,sales\nMüller,1,2\n", "column 'shop'"),
+        ("shop,x,sales\na,é,2\n", "column 'x'"),
+        ("shop,größe,sales\na,1,2\n", "UTF-8 text"),
+        # Beyond the first block, types are settled.
+        ("shop,x,sales\n" + "Muller,1,2\n" * 200_000 + "Müller,1,2\n", "UTF-8 text"),
+    ],
+)
+def test_a_csv_file_in_another_encoding_is_named_with_the_remedy(tmp_path, text, what):
+    (tmp_path / "old.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match=r"old.csv is not UTF-8 text.* Save it as UTF-8") as caught:
+        TaskStatistics.from_csv(tmp_path / "old.csv", **COLUMNS)
+    assert what in str(caught.value)
+
+
 def test_no_rows_are_refused(frame):
     with pytest.raises(InputError, match="has no rows"):
         TaskStatistics.from_arrow_stream(pa.Table.from_pandas(frame[:0], preserve_index=False), **COLUMNS)

@@ -15,6 +15,7 @@ from ggmtl.bilevel import GraphFit
 from ggmtl.graph.shapes import name_shape
 from ggmtl.scoring import FoldErrors
 from ggmtl.summary import describe, describe_meaning, one_line, summarize
+from ggmtl.summary.phrases import figure
 from ggmtl.summary.verdict import gain_over_simple, graph_verdict, verdict_of
 
 
@@ -212,6 +213,7 @@ def test_verdicts_of_the_simple_levels():
 def test_a_graph_that_does_not_help_is_not_praised():
     verdict = graph_verdict(_named("hub", "graph"), _errors(1.0, 1.0), 1, _graph((0, 1), n=40))
     assert "lowers" not in verdict["text"]
+    assert "cannot be told from that of the best simple model" in verdict["text"]
     worse = graph_verdict(_named("hub", "graph"), _errors(1.0, 1.21), 1, _graph((0, 1), n=40))
     assert "raises the error by 10 %" in worse["text"]
 
@@ -246,7 +248,22 @@ def test_other_methods_have_a_summary_without_path(method):
 
 def test_one_task_is_said_to_be_alone():
     X, y, _ = _rows()
-    assert "nothing can be shared" in describe(summarize(GGMTLRegressor().fit(X, y)))
+    text = describe(summarize(GGMTLRegressor().fit(X, y)))
+    assert "nothing can be shared" in text
+    assert "task=" in text
+    assert "--task" in text
+
+
+def test_a_common_model_without_rows_held_out_speaks_of_evidence_only(summary):
+    found = {**summary, "verdict": {"kind": "hub"}, "graph": {"n_edges": 0}}
+    assert "rows not seen" in describe_meaning(found)
+    unmeasured = describe_meaning({**found, "error": None})
+    assert "evidence supports no link" in unmeasured
+    assert "not seen" not in unmeasured
+
+
+def test_whole_numbers_have_no_stray_dot():
+    assert [figure(value) for value in (1992.3, 0.812, 12.5, 123456.0)] == ["1992", "0.8120", "12.50", "1.235e+05"]
 
 
 def test_saved_and_attached_models_still_have_a_summary(model, tmp_path):

@@ -298,9 +298,28 @@ def test_a_date_feature_is_refused_with_a_remedy():
         read_training(pd.DataFrame(columns() | {"day": DAYS}), Y, task="school")
 
 
-def test_a_text_target_is_refused():
-    with pytest.raises(ValueError, match="could not convert string"):
-        read_training(X, np.array(["low", "high", "low", "low", "high", "low"]))
+@pytest.mark.parametrize("as_input", [np.array, list, pd.Series, lambda values: np.array(values, dtype=object)])
+def test_a_text_target_is_refused_with_value_and_row(as_input):
+    with pytest.raises(InputError, match=r"the target has '2\.5a' in row 3"):
+        read_training(X, as_input(["1.5", "2", "3", "2.5a", "5", "b"]))
+
+
+def test_the_name_of_a_column_is_no_target():
+    with pytest.raises(InputError, match=r"not a name: pass df\['dose'\]"):
+        read_training(pd.DataFrame(columns()), "dose", task="school")
+
+
+@pytest.mark.parametrize("as_input", [lambda frame: frame, lambda frame: pa.Table.from_arrays(*_arrays(frame))])
+def test_repeated_columns_are_refused_by_name(as_input):
+    frame = as_input(pd.DataFrame(X, columns=["dose"] * X.shape[1]))
+    with pytest.raises(InputError, match=r"X has \d columns 'dose'; names must differ"):
+        read_training(frame, Y)
+    with pytest.raises(InputError, match=r"y has \d columns 'dose'; names must differ"):
+        read_training(X, frame)
+
+
+def _arrays(frame):
+    return [pa.array(column) for column in frame.to_numpy().T], list(frame.columns)
 
 
 def test_numbers_held_as_objects_are_numbers():

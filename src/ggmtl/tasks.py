@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SINGLE_TASK = 0
 # Models are made from squares and products of the values, which must neither overflow nor vanish.
 LARGEST, SMALLEST = 1e153, 1e-152
+_UNSEEN_REMEDY = 'Use unseen="hub" to predict them with the common model, or add_task() to attach them.'
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ def read_labels(values: Any, name: str, n_rows: int) -> np.ndarray:
     """Read task (or group) labels: strings, integers, categories; one per row, none missing."""
     # Left to itself NumPy would turn 1 and NaN beside strings into the strings "1" and "nan".
     is_plain = isinstance(values, (list, tuple)) and not any(np.ndim(value) for value in values)
-    labels = np.array(values, dtype=object) if is_plain else _series_to_numpy(values)
+    labels = np.array(values, dtype=object) if is_plain else _series_to_numpy(values, name)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.shape != (n_rows,):
@@ -234,14 +235,26 @@ def _sort(labels: np.ndarray) -> str:
     return "number" if kind in "biuf" else "text" if kind in "US" else kind
 
 
-def unknown_tasks_message(unknown: Sequence[object], known: np.ndarray) -> str:
+def unknown_tasks_message(unknown: Sequence[object], known: np.ndarray, remedy: str = _UNSEEN_REMEDY) -> str:
     """Say which tasks were never seen, and what can be done."""
     shown = ", ".join(repr(_plain(label)) for label in unknown[:5])
     more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
-    return (
-        f"X has tasks that the model was not fitted with: {shown}{more}.{did_you_mean(unknown[0], known)} "
-        'Use unseen="hub" to predict them with the common model, or add_task() to attach them.'
-    )
+    return f"X has tasks that the model was not fitted with: {shown}{more}.{did_you_mean(unknown[0], known)} {remedy}"
+
+
+def as_frame(values: Any, name: str, **options: Any) -> Any:
+    """A table of any library as one kind of frame, and what is no table as it is; repeated columns are refused."""
+    try:
+        return nw.from_native(values, eager_only=True, pass_through=True, **options)
+    except ValueError as error:
+        columns = list(getattr(values, "column_names", getattr(values, "columns", ())))
+        repeated = [column for column in columns if columns.count(column) > 1]
+        if not repeated:
+            raise
+        raise InputError(
+            f"{name} has {columns.count(repeated[0])} columns {_plain(repeated[0])!r}; names must differ. Rename or "
+            "drop all but one."
+        ) from error
 
 
 def _from_tensor(values: Any) -> Any:
@@ -286,7 +299,7 @@ def _split_columns(
     """Features, their names (None for arrays) and the task labels (None if there are none)."""
     if task is not None and tasks is not None:
         raise InputError(f"Give the tasks either as a column of X (task={task!r}) or as tasks=, not both.")
-    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    frame = as_frame(X, "X")
     if isinstance(frame, nw.DataFrame):
         matrix, names, labels = _split_frame(frame, task)
     else:
@@ -384,9 +397,14 @@ def _other_names_message(names: tuple[str, ...], expected: tuple[str, ...]) -> s
 
 
 def _target(y: Any, n_rows: int) -> np.ndarray:
-    values = _series_to_numpy(y)
+    if isinstance(y, str):
+        raise InputError(
+            f"y must be the target's values, not a name: pass df[{y!r}], and df without that column as X. "
+            f"Got the text {y!r} instead."
+        )
+    values = _series_to_numpy(y, "y")
     if values.dtype == object or values.dtype.kind in "US":
-        values = _float_array(values, ensure_2d=False, input_name="y")
+        values = _parsed_target(values)
     if np.iscomplexobj(values):
         raise InputError("Complex data not supported in y.")
     if values.ndim not in (1, 2):
@@ -403,11 +421,32 @@ def _target(y: Any, n_rows: int) -> np.ndarray:
     return values
 
 
+def _parsed_target(values: np.ndarray) -> np.ndarray:
+    """Numbers held as objects or written as text; the first that is neither is named with its row."""
+    try:
+        return _float_array(values, ensure_2d=False, input_name="y")
+    except (TypeError, ValueError) as error:
+        bad = next((place for place, value in np.ndenumerate(values) if not _is_number(value)), None)
+        if bad is None:
+            raise
+        raise InputError(
+            f"y must hold numbers: the target has {_plain(values[bad])!r} in row {bad[0]}. Correct or drop it."
+        ) from error
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return _is_missing(value)
+    return True
+
+
 def _one_task_per_column(matrix, target, names, y, sample_weight, groups) -> TaskData:
     n_rows, n_tasks = target.shape
     if n_tasks == 0:
         raise InputError("y has no column.")
-    columns = nw.from_native(y, eager_only=True, pass_through=True)
+    columns = as_frame(y, "y")
     labels = np.array(columns.columns) if isinstance(columns, nw.DataFrame) else np.arange(n_tasks)
     if len(set(labels.tolist())) < n_tasks:
         raise InputError("y has two columns of the same name; task labels must differ.")
@@ -471,8 +510,8 @@ def _weights(sample_weight: Any, n_rows: int) -> np.ndarray | None:
     return weight
 
 
-def _series_to_numpy(values: Any) -> np.ndarray:
-    native = nw.from_native(values, allow_series=True, eager_only=True, pass_through=True)
+def _series_to_numpy(values: Any, name: str) -> np.ndarray:
+    native = as_frame(values, name, allow_series=True)
     return native.to_numpy() if isinstance(native, (nw.Series, nw.DataFrame)) else np.asarray(values)
 
 

@@ -21,7 +21,7 @@ from ggmtl.cli.output import complain, say, show_comparison, show_summary, worki
 from ggmtl.cli.tables import write_table
 from ggmtl.errors import GGMTLError, InputError
 from ggmtl.report import write_report
-from ggmtl.summary import summarize
+from ggmtl.summary import count, summarize
 
 app = typer.Typer(
     name="ggmtl",
@@ -143,13 +143,15 @@ def predict(
         raise InputError(f"{model} was not fitted to a table with a task column; use Python to predict with it.")
     fitted.set_params(unseen=unseen.value)
     table, frame, dropped = workflow.read_new_rows(data, fitted, encoding, drop_missing)
+    if unseen is Unseen.error:
+        workflow.check_tasks(fitted, frame)
     values = fitted.predict(frame)
     name = "prediction"
     while name in table.column_names:
         name = f"{name}_"
     write_table(table.append_column(name, pa.chunked_array([np.asarray(values)])), output)
     _say_dropped(dropped)
-    say(f"{len(values):,} predictions: {output}")
+    say(f"{count(len(values), 'prediction')}: {output}")
 
 
 @app.command()
@@ -220,7 +222,7 @@ def bench(
     fitted = perf_counter()
     model.predict(data.X, tasks=data.tasks)
     done = perf_counter()
-    say(f"{tasks:,} tasks, {len(data.y):,} rows, {features:,} features")
+    say(f"{tasks:,} tasks, {len(data.y):,} rows, {count(features, 'feature')}")
     say(f"fit      {fitted - start:.3f} s")
     say(f"predict  {done - fitted:.3f} s")
 
@@ -241,7 +243,7 @@ def _read(data: Path, columns: workflow.Columns, drop_missing: bool) -> workflow
 
 def _fit(frame: pa.Table, target: np.ndarray, task: str) -> GGMTLRegressor:
     n_tasks = len(frame[task].unique())
-    with warnings.catch_warnings(record=True) as caught, working(f"Fitting {n_tasks:,} tasks"):
+    with warnings.catch_warnings(record=True) as caught, working(f"Fitting {count(n_tasks, 'task')}"):
         warnings.simplefilter("always")
         model = GGMTLRegressor(task=task).fit(frame, target)
     for text in dict.fromkeys(str(entry.message) for entry in caught if issubclass(entry.category, UserWarning)):
@@ -257,7 +259,7 @@ def _write_report(model: GGMTLRegressor, output: Path, title: str | None) -> Non
 
 def _say_dropped(number: int) -> None:
     if number:
-        say(f"Note: {number:,} row{'' if number == 1 else 's'} with missing values left out.", "dim")
+        say(f"Note: {count(number, 'row')} with missing values left out.", "dim")
 
 
 def _split(names: str | None) -> list[str] | None:

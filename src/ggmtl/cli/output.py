@@ -15,6 +15,7 @@ from rich.text import Text
 
 from ggmtl.cli.comparison import OWN, Comparison
 from ggmtl.summary import (
+    count,
     describe_gain,
     describe_graph,
     describe_meaning,
@@ -91,8 +92,9 @@ def _log_lines(what: str) -> Iterator[Callable[[str], None]]:
 def show_summary(summary: dict[str, Any]) -> None:
     """Verdict, accuracy of every level, graph, what is shared."""
     out = console()
+    tasks = count(summary["n_tasks"], "task")
     rows = "" if summary["n_rows"] is None else f" · {summary['n_rows']:,.0f} rows"
-    out.print(Text(f"{summary['n_tasks']:,} tasks{rows} · {summary['n_features']:,} features", style=_QUIET))
+    out.print(Text(f"{tasks}{rows} · {count(summary['n_features'], 'feature')}", style=_QUIET))
     out.print(plain(summary["verdict"]["text"], "bold"))
     for line in filter(None, [describe_meaning(summary), describe_gain(summary)]):
         out.print(plain(line))
@@ -149,4 +151,4 @@ def show_comparison(comparison: Comparison) -> None:
     out.print()
     out.print(plain(comparison.verdict, "bold"))
     if comparison.n_unscored:
-        out.print(plain(f"{comparison.n_unscored:,} rows of tasks with a single fold were not scored.", _QUIET))
+        out.print(plain(f"Not scored: {count(comparison.n_unscored, 'row')} of tasks with a single fold.", _QUIET))

@@ -18,6 +18,8 @@ from ggmtl.errors import InputError
 _MOSTLY = 0.9
 # In fewer rows, distinct values say nothing.
 _ENOUGH_ROWS = 10
+# In so many rows of a single task, a count of the rows is a number of the row.
+_MANY_ROWS = 100
 _DATE = re.compile(r"\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?$")
 
 
@@ -33,7 +35,7 @@ def is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
-def check_column(column: pa.ChunkedArray, name: str, *, named: bool) -> None:
+def check_column(column: pa.ChunkedArray, name: str, *, named: bool, n_tasks: int) -> None:
     """Refuse a feature that is not what it seems.
 
     Parameters
@@ -43,12 +45,14 @@ def check_column(column: pa.ChunkedArray, name: str, *, named: bool) -> None:
     name : str
     named : bool
         Whether the user asked for this very column: a row number may then be meant.
+    n_tasks : int
+        Within one task, a feature such as the day may well count the rows.
     """
     kind = column.type
     if pa.types.is_temporal(kind):
         raise InputError(_date_message(name, f"holds {kind}"))
     if pa.types.is_integer(kind):
-        if not named and _counts_rows(column):
+        if not named and (n_tasks > 1 or len(column) >= _MANY_ROWS) and _counts_rows(column):
             raise InputError(
                 f"Column {name!r} only counts the rows, from {pc.min(column).as_py():,} to {pc.max(column).as_py():,}. "
                 f"Leave it out with --exclude {name!r}, or ask for it with --features."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +14,11 @@ import pyarrow.parquet
 
 from ggmtl.errors import InputError, did_you_mean
 from ggmtl.graph.exports import write_whole
+from ggmtl.statistics.columns import not_utf8_message
 
 _PARQUET = (".parquet", ".pq")
 _NOT_TABLES = (".xlsx", ".xls", ".ods", ".json", ".feather", ".rds", ".zip", ".gz")
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
@@ -27,10 +30,7 @@ def read_table(path: Path) -> pa.Table:
         if path.suffix.lower() in _PARQUET:
             table = pyarrow.parquet.read_table(path)
         else:
-            _check_separator(path)
-            options = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
-            table = pyarrow.csv.read_csv(path, convert_options=options)
-        # Names are decoded when they are first asked for.
+            table = _read_csv(path)
         known = table.column_names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as {_kind(path)}: {error}") from error
@@ -42,10 +42,26 @@ def read_table(path: Path) -> pa.Table:
     return table
 
 
-def _check_separator(path: Path) -> None:
-    """Say so where the header has no comma but another separator."""
+def _read_csv(path: Path) -> pa.Table:
+    """Read text in UTF-8; a file in another encoding is refused with the column that shows it."""
     with path.open("rb") as file:
-        header = file.readline().decode("utf-8", errors="replace")
+        header = file.readline()
+    if header.startswith(_UTF16):
+        raise InputError(not_utf8_message(path))
+    _check_separator(path, header.decode("utf-8", errors="replace"))
+    table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True))
+    try:
+        # Names are decoded when they are first asked for; values that are not UTF-8 are taken for bytes.
+        encoded = [name for name, kind in zip(table.column_names, table.schema.types) if pa.types.is_binary(kind)]
+    except UnicodeDecodeError as error:
+        raise InputError(not_utf8_message(path)) from error
+    if encoded:
+        raise InputError(not_utf8_message(path, encoded[0]))
+    return table
+
+
+def _check_separator(path: Path, header: str) -> None:
+    """Say so where the header has no comma but another separator."""
     word = next((word for separator, word in _SEPARATORS.items() if separator in header), None)
     if "," not in header and word:
         raise InputError(
@@ -73,8 +89,8 @@ def check_columns(table: pa.Table, columns: Sequence[str], path: Path) -> None:
             raise InputError(f"{path} has no column {name!r}.{near}{listing}")
 
 
-def without_missing(table: pa.Table, drop: bool) -> tuple[pa.Table, int]:
-    """The table without rows that miss a value, and how many were dropped; refused unless `drop`."""
+def without_missing(table: pa.Table, drop: bool, remedy: str) -> tuple[pa.Table, int]:
+    """The table without rows that miss a value, and how many were dropped; refused, with a remedy, unless `drop`."""
     missing = {name: _is_missing(table[name]) for name in table.column_names}
     counts = {name: int(pc.sum(mask).as_py() or 0) for name, mask in missing.items()}
     counts = {name: number for name, number in counts.items() if number}
@@ -82,16 +98,13 @@ def without_missing(table: pa.Table, drop: bool) -> tuple[pa.Table, int]:
         return table, 0
     if not drop:
         listing = ", ".join(f"{name!r}: {number:,}" for name, number in counts.items())
-        raise InputError(
-            f"Some rows miss values ({listing}). Drop those rows with --drop-missing, or leave columns out "
-            "with --exclude."
-        )
+        raise InputError(f"Some rows miss values ({listing}). Drop those rows with --drop-missing, or {remedy}.")
     any_missing = None
     for name in counts:
         any_missing = missing[name] if any_missing is None else pc.or_(any_missing, missing[name])
     kept = table.filter(pc.invert(any_missing))
     if kept.num_rows == 0:
-        raise InputError("Every row misses a value, so none is left. Leave columns out with --exclude.")
+        raise InputError(f"Every row misses a value, so none is left: {remedy}.")
     return kept, table.num_rows - kept.num_rows
 
 

@@ -15,6 +15,7 @@ from ggmtl.cli.tables import check_columns, read_table, without_missing
 from ggmtl.errors import InputError, ModelFileError
 from ggmtl.model_file import read_model, write_model
 from ggmtl.summary import summarize
+from ggmtl.tasks import locate_tasks, read_labels, unknown_tasks_message
 
 _FACT = "command_line"
 
@@ -101,10 +102,12 @@ def read_rows(path: Path, columns: Columns, drop_missing: bool = False) -> Rows:
     table = read_table(path)
     task, target, chosen = columns.task, columns.target, columns.chosen(table, path)
     check_target(table[target], target)
+    n_tasks = len(table[task].unique())
     for name in chosen:
         if name not in columns.categorical:
-            check_column(table[name], name, named=name in (columns.features or []))
-    table, dropped = without_missing(table.select([task, target, *chosen]), drop_missing)
+            check_column(table[name], name, named=name in (columns.features or []), n_tasks=n_tasks)
+    used = table.select([task, target, *chosen])
+    table, dropped = without_missing(used, drop_missing, "leave columns out with --exclude")
     encoding = Encoding.of(table, chosen, target, columns.categorical)
     frame = _frame(table, task, encoding)
     return Rows(frame, np.asarray(table[target].to_numpy(), dtype=float), task, encoding, dropped)
@@ -121,8 +124,18 @@ def read_new_rows(
         if categories is None:
             check_numbers(table[name], name)
     position = pa.chunked_array([np.arange(table.num_rows)])
-    kept, dropped = without_missing(table.select(used).append_column("\0row", position), drop_missing)
+    numbered = table.select(used).append_column("\0row", position)
+    kept, dropped = without_missing(numbered, drop_missing, "fill in the empty cells")
     return table.take(kept["\0row"]), _frame(kept, str(model.task), encoding), dropped
+
+
+def check_tasks(model: GGMTLRegressor, frame: pa.Table) -> None:
+    """Refuse tasks that the model was not fitted with, with the option that lets them through."""
+    labels = read_labels(frame[str(model.task)], str(model.task), frame.num_rows)
+    unknown = np.unique(labels[locate_tasks(model.tasks_, labels) < 0]).tolist()
+    if unknown:
+        remedy = "Use --unseen hub to predict them with the common model, or fit again with rows of theirs."
+        raise InputError(unknown_tasks_message(unknown, model.tasks_, remedy))
 
 
 def _frame(table: pa.Table, task: str, encoding: Encoding) -> pa.Table:

@@ -47,7 +47,7 @@ class FeatureAgreement:
         return abs(self.difference) <= 2.0 * self.standard_error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EdgeExplanation:
     """What ties two tasks.
 
@@ -95,6 +95,11 @@ class EdgeExplanation:
     features: tuple[FeatureAgreement, ...]
     common_neighbours: tuple[Any, ...]
     any_links: bool = True
+
+    def __repr__(self) -> str:
+        a, b = map(_plain, self.tasks)
+        link = f"linked, error {self.error:.4g}, without the link {self.error_without:.4g}"
+        return f"EdgeExplanation({a!r} and {b!r}: {link if self.linked else 'not linked'})"
 
     def describe(self) -> str:
         """The explanation in words."""

@@ -21,7 +21,7 @@ _INTERVAL = (5.0, 95.0)
 _FIRST, _PAUSE = 2.0, 5.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EdgeStability:
     """Selection frequency and weight of every edge over resampled rows.
 
@@ -56,6 +56,9 @@ class EdgeStability:
     low: np.ndarray
     high: np.ndarray
     n_resamples: int
+
+    def __repr__(self) -> str:
+        return f"EdgeStability({len(self.task_names)} tasks, {len(self.edges)} edges, {self.n_resamples} resamples)"
 
     def table(self) -> list[dict[str, Any]]:
         """One row per edge, as plain data."""

@@ -117,6 +117,9 @@ def _classical_scaling(distance: np.ndarray) -> np.ndarray:
     centred = -0.5 * (squared - squared.mean(axis=0) - squared.mean(axis=1)[:, None] + squared.mean())
     n = len(distance)
     values, vectors = linalg.eigh(centred, subset_by_index=[n - 2, n - 1])
+    if len(values) < 2:
+        # Of a clique, all of whose eigenvalues but one are the same, LAPACK may find none by number.
+        values, vectors = (part[..., -2:] for part in np.linalg.eigh(centred))
     points = vectors * np.sqrt(np.maximum(values, 0.0))
     angle = 2.399963 * np.arange(len(points))
     return points + 0.05 * np.column_stack([np.cos(angle), np.sin(angle)])

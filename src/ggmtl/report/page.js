@@ -525,7 +525,7 @@
       strips.push([k, strip]);
       const gauge = element("span", { class: "gauge" });
       if (entry.share !== null) gauge.append(element("i", {}, element("b", { style: `width:${Math.round(100 * entry.share)}%` })), element("span", {}, `${entry.word}, ${Math.round(100 * entry.share)} %`));
-      return element("div", { class: "share-row" }, element("span", { class: "label", title: features[k] }, features[k]), gauge, strip, element("span", { class: "value" }, `${fixed(entry.common, sizes[k])} ± ${fixed(entry.spread, sizes[k])}`));
+      return element("div", { class: "share-row" }, element("span", { class: "label", title: features[k] }, features[k]), gauge, strip, element("span", { class: "value", title: "common model ± standard deviation over tasks" }, `${fixed(entry.common, sizes[k])} ± ${fixed(entry.spread, sizes[k])}`));
     }));
   };
   const drawStrips = () => {

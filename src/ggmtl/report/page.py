@@ -10,7 +10,7 @@ from typing import Any
 from ggmtl.errors import require
 from ggmtl.graph.exports import write_whole
 from ggmtl.report.places import place_tasks
-from ggmtl.summary import describe_gain, describe_graph, describe_meaning, summarize
+from ggmtl.summary import describe_gain, describe_graph, describe_meaning, noise_line, summarize
 
 # Escapes that JSON reads back and HTML cannot mistake for markup; the last two end a line in old scripts.
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -75,6 +75,9 @@ def render_report(summary: dict[str, Any], title: str | None = None) -> str:
         meaning=describe_meaning(summary),
         detail=describe_gain(summary),
         graph_words=describe_graph(summary),
+        noise=" ".join(noise_line(summary)),
+        measured=any(level.get("error") is not None for level in summary["path"]["levels"]),
+        outcome=_outcome(summary["outcome"]),
         style=markup((folder / "page.css").read_text(encoding="utf-8")),
         script=markup((folder / "page.js").read_text(encoding="utf-8")),
         data=markup(script_json(_payload(summary))),
@@ -87,6 +90,15 @@ def script_json(value: Any) -> str:
     for letter, escape in _ESCAPES.items():
         text = text.replace(letter, escape)
     return text
+
+
+def _outcome(outcome: dict[str, Any]) -> dict[str, Any]:
+    """How the fit ended; a stop by design is no failure to converge."""
+    known = {name: value for name, value in outcome.items() if value is not None}
+    if known.get("status") != "stopped":
+        return known
+    words = "stopped: evidence took the steps that it takes by design"
+    return {name: words if name == "status" else value for name, value in known.items() if name != "converged"}
 
 
 def _payload(summary: dict[str, Any]) -> dict[str, Any]:

@@ -91,7 +91,6 @@ def _paper_methods(quick: bool) -> tuple[str, ...]:
 
 
 def _table1(quick: bool) -> Table:
-    slow = ("ggmtl_l2",)
     return Table(
         "table1",
         "Table 1: synthetic graphs",
@@ -107,7 +106,6 @@ def _table1(quick: bool) -> Table:
                 "One X shared by all tasks, no noise; no intercept, no scaling; hyper-parameters from one hold-out of "
                 "20 %. CCMTL's graph is scored as the paper's numbers imply: neighbours weighted by distance."
                 + (" The default, slow on noise-free data, is left out of the quick run." if quick else ""),
-                (*slow, "ggmtl"),
             ),
             Section(
                 "Data as the text describes them",
@@ -117,7 +115,6 @@ def _table1(quick: bool) -> Table:
                 SYNTHETIC_MEASURES,
                 "An X for each task, noise 1 (an oracle has RMSE 1); hyper-parameters chosen by folds of the training "
                 "rows. The paper's numbers stand beside for orientation only: they belong to the other data.",
-                slow,
             ),
         ),
     )

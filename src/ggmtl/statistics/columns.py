@@ -237,6 +237,12 @@ def is_text(kind: pa.DataType) -> bool:
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
+def not_utf8_message(source: object, column: str | None = None) -> str:
+    """Say that a file holds text in another encoding, in which column where that is known, and the remedy."""
+    where = "" if column is None else f" (column {column!r})"
+    return f"{source} is not UTF-8 text{where}. Save it as UTF-8; in Excel: 'CSV UTF-8'."
+
+
 def _check_numeric(column: str, kind: pa.DataType, source: str, rule: str) -> None:
     if is_number(kind):
         return

@@ -15,13 +15,13 @@ from ggmtl.memory import require_memory
 from ggmtl.statistics.folds import deal_folds
 from ggmtl.statistics.quadratic import LeastSquares, least_squares
 from ggmtl.statistics.readers import StreamReaders
-from ggmtl.tasks import TaskData, read_training
+from ggmtl.tasks import TaskData, as_frame, read_training
 
 # Tasks whose sums are moved at a time: few enough to stay in the processor's cache.
 _CHUNK_TASKS = 256
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TaskStatistics(StreamReaders):
     """Everything the models ever need to know about the rows.
 
@@ -78,7 +78,7 @@ class TaskStatistics(StreamReaders):
         """Collect the statistics of a pandas, polars or pyarrow table."""
         import narwhals.stable.v1 as nw
 
-        table = nw.from_native(frame, eager_only=True)
+        table = nw.from_native(as_frame(frame, "The table"), eager_only=True)
         known = list(table.columns)
         chosen = [c for c in known if c not in (task, target, sample_weight)] if features is None else list(features)
         for column in [task, target, *chosen, *([sample_weight] if sample_weight else [])]:
@@ -123,6 +123,11 @@ class TaskStatistics(StreamReaders):
         )
 
     # ------------------------------------------------------------------ reading
+
+    def __repr__(self) -> str:
+        rows = float(self.cross[..., -2, -2].sum())
+        folds = f", {self.n_folds} folds" if self.has_folds else ""
+        return f"TaskStatistics({self.n_tasks} tasks, {self.n_features} features, {rows:.12g} rows{folds})"
 
     @property
     def n_tasks(self) -> int:

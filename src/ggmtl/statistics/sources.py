@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ggmtl.errors import InputError, InputTypeError, require
-from ggmtl.statistics.columns import StreamOptions, is_number, is_text
+from ggmtl.statistics.columns import StreamOptions, is_number, is_text, not_utf8_message
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,11 +44,15 @@ class FileSource:
         return self._data.schema
 
     def prepare(self, options: StreamOptions, features: Sequence[str]) -> None:
-        """Read the numbers of a CSV file as float64, whatever its first lines look like."""
+        """Read the numbers of a CSV file as float64, whatever its first lines look like; refuse other encodings."""
         if self._format != "csv":
             return
         arrow = require("pyarrow", "cli", "Reading CSV files")
         schema, types = self.schema, arrow.types
+        for column in (options.task, options.target, *features):
+            # Text that is not UTF-8 is taken for bytes.
+            if types.is_binary(schema.field(column).type):
+                raise InputError(not_utf8_message(self._name, column))
         for column in (*features, options.target, options.sample_weight):
             kind = schema.field(column).type if column in schema.names else None
             if column is not None and kind is not None and (types.is_integer(kind) or types.is_null(kind)):
@@ -63,6 +67,8 @@ class FileSource:
                 for batch in self._fragment_batches(fragment, list(columns)):
                     yield fragment.path, batch
             except (arrow.ArrowException, OSError) as error:
+                if _tells_of_encoding(error):
+                    raise InputError(not_utf8_message(fragment.path)) from error
                 raise InputError(f"{fragment.path} cannot be read: {error}") from error
 
     def _fragment_batches(self, fragment: Any, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -159,6 +165,11 @@ class StreamSource:
                     yield self.name, chosen.slice(first, rows)
         except (arrow.ArrowException, OSError) as error:
             raise InputError(f"{self.name} cannot be read: {error}") from error
+
+
+def _tells_of_encoding(error: Exception) -> bool:
+    """Whether Arrow's words are those for text that is not UTF-8, first met after the types were settled."""
+    return "invalid utf8" in str(error).lower()
 
 
 def _as_kind(array: pa.Array, kind: pa.DataType) -> pa.Array:

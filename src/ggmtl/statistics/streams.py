@@ -16,6 +16,7 @@ from ggmtl.statistics.columns import (
     StreamOptions,
     choose_features,
     distinct_values,
+    not_utf8_message,
     plan_columns,
     text_columns,
 )
@@ -69,7 +70,7 @@ def read_source(source: FileSource | StreamSource, options: StreamOptions) -> Ta
     try:
         features = choose_features(source.schema, options, source.name)
     except UnicodeDecodeError as error:
-        raise InputError(f"{source.name} must have column names in UTF-8 ({error}). Save it as UTF-8.") from error
+        raise InputError(not_utf8_message(source.name)) from error
     source.prepare(options, features)
     categories = options.categories or {}
     if isinstance(categories, str):

@@ -1,7 +1,7 @@
 """A fitted model as plain data, and as words: verdict, tasks, graph, path, what is shared."""
 
 from ggmtl.summary.collect import summarize
-from ggmtl.summary.phrases import number, one_line, percent
+from ggmtl.summary.phrases import count, number, one_line, percent
 from ggmtl.summary.words import (
     describe,
     describe_gain,
@@ -15,6 +15,7 @@ from ggmtl.summary.words import (
 )
 
 __all__ = [
+    "count",
     "describe",
     "describe_gain",
     "describe_graph",

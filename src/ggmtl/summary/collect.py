@@ -74,12 +74,18 @@ def clusters_of(graph: TaskGraph) -> np.ndarray:
 def _noise(model: Any) -> dict[str, Any] | None:
     """The least and the most noisy task; None where all have the same noise."""
     result = getattr(model, "_path_result", None)
-    if result is None or result.best.precisions is None:
+    if result is None or model._noise_ratios() is None:
         return None
     noise = model.noise_
     low, high = int(noise.argmin()), int(noise.argmax())
     labels = [plain(model.tasks_[k]) for k in (low, high)]
-    return {"low": float(noise[low]), "high": float(noise[high]), "quietest": labels[0], "noisiest": labels[1]}
+    return {
+        "low": float(noise[low]),
+        "high": float(noise[high]),
+        "quietest": labels[0],
+        "noisiest": labels[1],
+        "weighed": result.best.precisions is not None,
+    }
 
 
 # ---------------------------------------------------------------------- path and verdict

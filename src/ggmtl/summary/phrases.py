@@ -27,6 +27,11 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
+def figure(value: float) -> str:
+    """Four significant digits, zeros too: '0.8120', '1992'."""
+    return f"{value:#.4g}".rstrip(".")
+
+
 def signed(share: float) -> str:
     """'+12 %', '−0.4 %'."""
     return f"{'+' if share >= 0 else '−'}{percent(abs(share))}"

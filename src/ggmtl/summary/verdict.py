@@ -18,11 +18,16 @@ _SIMPLE_VERDICTS = {
     "independent": "Sharing does not help: every task is best served by its own rows.",
 }
 _MEANINGS = {
+    "single": "If the rows belong to several tasks, name the column that says to which: task=… in Python, --task on "
+    "the command line.",
     "pooled": "All tasks follow the same model: rows of one task say as much about another as about itself.",
     "hub": "All tasks follow one common model, and each departs from it in its own way. Linking tasks that depart "
     "alike does not predict rows not seen any better, so no link is drawn; every task still learns from all others "
     "through the common model.",
     "independent": "What one task shows does not carry over to another: each model is learned from its own rows.",
+    "unmeasured hub": "All tasks follow one common model, and each departs from it in its own way. The evidence "
+    "supports no link between tasks that depart alike, so none is drawn; every task still learns from all others "
+    "through the common model.",
     "empty": "Beyond the common model, no two tasks are alike enough for a link.",
     "graph": "Linked tasks have models that are closer than the common model explains, and learn from each other.",
 }
@@ -59,14 +64,18 @@ def graph_verdict(levels, errors, chosen, graph) -> dict[str, Any]:
         loss = {"low": -gain["high"], "high": -gain["low"], "gain": gain["gain"]}
         change = f"raises the error by {percent(-gain['gain'])} ({interval(loss)})"
     else:
-        text = "The graph shows who is alike; the error is that of the best simple model."
+        text = "The graph shows who is alike; its error cannot be told from that of the best simple model."
         return {"kind": "graph", "text": text, **gain}
     return {"kind": "graph", "text": f"The graph {change} against the best simple model.", **gain}
 
 
-def meaning_of(kind: str) -> str:
-    """What a verdict means, for someone who has never seen one; empty where it speaks for itself."""
-    return _MEANINGS.get(kind, "")
+def meaning_of(kind: str, measured: bool = True) -> str:
+    """What a verdict means, for someone who has never seen one; empty where it speaks for itself.
+
+    Only where errors were `measured` on rows held out does it speak of them.
+    """
+    known = _MEANINGS.get(kind, "")
+    return known if measured else _MEANINGS.get(f"unmeasured {kind}", known)
 
 
 def gain_over_simple(levels: list[dict[str, Any]], errors: FoldErrors | None, chosen: int) -> dict[str, Any]:

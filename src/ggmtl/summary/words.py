@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ggmtl.summary.phrases import count, listing, number, one_line, percent, signed
+from ggmtl.summary.phrases import count, figure, listing, number, one_line, percent, signed
 from ggmtl.summary.verdict import LEVEL_NAMES, SIMPLE_LEVELS, meaning_of
 
 
@@ -28,7 +28,7 @@ def describe(summary: dict[str, Any]) -> str:
 
 def describe_meaning(summary: dict[str, Any]) -> str:
     """What the verdict means, where no link was found; a graph is its own explanation."""
-    return "" if summary["graph"]["n_edges"] else meaning_of(summary["verdict"]["kind"])
+    return "" if summary["graph"]["n_edges"] else meaning_of(summary["verdict"]["kind"], summary["error"] is not None)
 
 
 def describe_graph(summary: dict[str, Any]) -> str:
@@ -56,8 +56,8 @@ def describe_gain(summary: dict[str, Any]) -> str:
     if verdict["kind"] == "graph" and not verdict["low"] <= 0 <= verdict["high"]:
         errors = {level["name"]: level["error"] for level in summary["path"]["levels"]}
         return (
-            f"The best simple model is {against}: error {errors[verdict['against']]:#.4g} on rows "
-            f"not seen, against {summary['error']:#.4g} with the graph. The interval is 95 %."
+            f"The best simple model is {against}: error {figure(errors[verdict['against']])} on rows "
+            f"not seen, against {figure(summary['error'])} with the graph. The interval is 95 %."
         )
     change = "below" if verdict["gain"] >= 0 else "above"
     span = f"(95 % interval of the gain: {signed(verdict['low'])} to {signed(verdict['high'])})"
@@ -115,7 +115,7 @@ def noise_line(summary: dict[str, Any]) -> list[str]:
     quiet, noisy = one_line(noise["quietest"]), one_line(noise["noisiest"])
     return [
         f"Tasks differ in noise, from {number(noise['low'])} ({quiet}) to {number(noise['high'])} ({noisy}): "
-        "rows of quiet tasks count for more."
+        + ("rows of quiet tasks count for more." if noise["weighed"] else "so do the intervals of their predictions.")
     ]
 
 
