@@ -101,7 +101,7 @@ def test_noise_and_a_stop_by_design_are_told_in_words(model):
     summary = summarize(model)
     assert 'href="#path"' in render_report(summary)
     assert "Tasks differ in noise" not in render_report({**summary, "noise": None})
-    noise = {"low": 0.5, "high": 2.0, "quietest": EVIL, "noisiest": "shop 2"}
+    noise = {"low": 0.5, "high": 2.0, "quietest": EVIL, "noisiest": "shop 2", "weighed": True}
     ended = {"status": "stopped", "n_iter": 10, "converged": False}
     text = render_report({**summary, "noise": noise, "outcome": ended})
     assert "Tasks differ in noise, from 0.5 (&lt;img src=x onerror=alert(1)&gt;) to 2 (shop 2)" in text

@@ -21,7 +21,7 @@ from ggmtl.posterior import HeldOut, Posterior, noise_of, posterior_of
 from ggmtl.regressor.parameters import check_parameters, settings_of
 from ggmtl.shell import LearnedModels, TaskRegressor
 from ggmtl.statistics import FoldedLoss, TaskStatistics
-from ggmtl.tasks import locate_tasks
+from ggmtl.tasks import as_frame, locate_tasks
 
 # Plain data of a fitted model that a file keeps beside its arrays.
 _FACTS = ("path_", "_reads_tasks", "_target_is_matrix", "_scored_from", "_table_kind", "_attached", "_named")
@@ -254,5 +254,5 @@ class FittedModel(TaskRegressor):
 
 def table_kind(X: Any) -> str | None:
     """The library of a data frame, None for anything else."""
-    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    frame = as_frame(X, "X")
     return frame.implementation.value if isinstance(frame, nw.DataFrame) else None

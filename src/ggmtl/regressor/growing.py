@@ -16,7 +16,7 @@ from ggmtl.posterior import AttachedTask, attach, follow, insert_task, new_weigh
 from ggmtl.regressor.fitted import FittedModel
 from ggmtl.scoring import FoldErrors
 from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics, deal_folds, deal_holdout
-from ggmtl.tasks import TaskData, locate_tasks, read_labels, read_training
+from ggmtl.tasks import TaskData, as_frame, locate_tasks, read_labels, read_training
 
 
 class GrowingModel(FittedModel):
@@ -197,7 +197,7 @@ class GrowingModel(FittedModel):
 
     def _read_task(self, label: np.ndarray, X: Any, y: Any) -> TaskData:
         """Rows of one new task; a task column may be there, and must then name this task."""
-        frame = nw.from_native(X, eager_only=True, pass_through=True)
+        frame = as_frame(X, "X")
         named = isinstance(frame, nw.DataFrame) and self.task in frame.columns
         numbered = isinstance(self.task, (int, np.integer)) and np.shape(X)[1:] == (self.n_features_in_ + 1,)
         if named or numbered:
