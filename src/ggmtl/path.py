@@ -108,7 +108,8 @@ def fit_path(
     learn: Learner = partial(
         learn_levels, settings=settings, task_names=task_names, criterion=criterion, choose_entropy=choose_entropy
     )
-    if settings.hub and is_small(folded) and single_rows(folded.total):
+    free = not len(settings.candidates.must_link)
+    if settings.hub and free and is_small(folded) and single_rows(folded.total):
         # A task that departs from the others cannot be told from a noisy row.
         learn = partial(learn_pooled, settings=settings)
     elif criterion == "evidence":

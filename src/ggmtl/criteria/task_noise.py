@@ -40,6 +40,16 @@ def task_precisions(loss: LeastSquares, hub: np.ndarray) -> np.ndarray | None:
     hub : array of shape (p,)
         Strengths of the common model, by which residuals are those of shrunken models.
     """
+    try:
+        precisions = _precisions(loss, hub)
+    except np.linalg.LinAlgError:
+        # Models that rounding leaves undetermined have no residuals to speak of.
+        return None
+    return None if precisions is None else precisions * (loss.count.sum() / float(precisions @ loss.count))
+
+
+def _precisions(loss: LeastSquares, hub: np.ndarray) -> np.ndarray | None:
+    """The same up to a factor."""
     # The deviations of the models from their mean have the variance σ²/h, whatever the noise of a task.
     noise, precisions = hub_evidence(loss, hub).noise, np.ones(loss.n_tasks)
     for step in range(_ROUNDS):
@@ -47,7 +57,7 @@ def task_precisions(loss: LeastSquares, hub: np.ndarray) -> np.ndarray | None:
         if step == 0 and not _differ(residual, freedom, loss):
             return None
         precisions = noise / _shrunken(residual, freedom)
-    return precisions * (loss.count.sum() / float(precisions @ loss.count))
+    return precisions
 
 
 def _residuals(loss: LeastSquares, hub: np.ndarray, precisions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

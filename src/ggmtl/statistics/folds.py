@@ -99,9 +99,13 @@ def _location(column: np.ndarray, weight: np.ndarray | None) -> tuple[float, flo
     if scale == 0:
         return 0.0, 1.0
     unit = column / scale
-    mean = np.average(unit, weights=weight)
-    spread = np.sqrt(np.average((unit - mean) ** 2, weights=weight))
-    return float(mean * scale), float(spread * scale) if spread > 1e-12 else float(scale)
+    # From the middle of the range, which knows no order: sums over rows round differently in every order, and beside
+    # a large mean that would show.
+    middle = 0.5 * (unit.min() + unit.max())
+    rest = unit - middle
+    mean = np.average(rest, weights=weight)
+    spread = np.sqrt(np.average((rest - mean) ** 2, weights=weight))
+    return float((middle + mean) * scale), float(spread * scale) if spread > 1e-12 else float(scale)
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
