@@ -26,6 +26,7 @@ from ggmtl.criteria.evidence import (
     largest_expected_f1,
     learn_neighbours,
 )
+from ggmtl.graph import beside_heaviest
 
 # Clusters are sought where the matrices of all tasks have at most so many numbers.
 CLUSTER_NUMBERS = 1 << 18
@@ -103,7 +104,9 @@ def _neighbour_fit(problem: ScaledProblem, graph: Neighbours, status: str | None
         "history": graph.common_steps,
     }
     told = graph.fixed | (graph.leverage > _LEVERAGE)
-    reported = np.where(told, np.maximum(graph.leverage, graph.fixed), 0.0)
+    leverage = np.where(told, np.maximum(graph.leverage, graph.fixed), 0.0)
+    # Beside the heaviest edges of the two tasks, so that weights are comparable between tasks.
+    reported = beside_heaviest(graph.edges, leverage, problem.loss.n_tasks)
     return problem.as_fit(
         graph.edges,
         graph.edge_values,

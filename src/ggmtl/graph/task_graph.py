@@ -117,14 +117,7 @@ class TaskGraph:
 
     def normalized(self) -> TaskGraph:
         """Weights w_ij/√(max_i · max_j) in [0, 1], where max_i is the heaviest edge at task i."""
-        heaviest = np.zeros(self.n_tasks)
-        np.maximum.at(heaviest, self.edges.ravel(), np.repeat(self.weights, 2))
-        # Square roots before the product: the product of two tiny weights would underflow.
-        root = np.sqrt(heaviest[self.edges])
-        with np.errstate(invalid="ignore", divide="ignore"):
-            scaled = self.weights / root[:, 0] / root[:, 1]
-        weights = np.where(self.weights > 0, np.clip(np.nan_to_num(scaled), 0.0, 1.0), 0.0)
-        return TaskGraph(self.edges, weights, self.task_names)
+        return TaskGraph(self.edges, beside_heaviest(self.edges, self.weights, self.n_tasks), self.task_names)
 
     def clusters(self, method: str = "markov", **options: Any) -> np.ndarray:
         """Cluster number of each task, shape (n,); 0 is the largest cluster.
@@ -171,3 +164,14 @@ class TaskGraph:
         from ggmtl.graph.exports import to_html
 
         return to_html(self)
+
+
+def beside_heaviest(edges: np.ndarray, weights: np.ndarray, n_tasks: int) -> np.ndarray:
+    """w_ij/√(max_i · max_j) of every edge, shape (m,), where max_i is the heaviest edge at task i."""
+    heaviest = np.zeros(n_tasks)
+    np.maximum.at(heaviest, edges.ravel(), np.repeat(weights, 2))
+    # Square roots before the product: the product of two tiny weights would underflow.
+    root = np.sqrt(heaviest[edges])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scaled = weights / root[:, 0] / root[:, 1]
+    return np.where(weights > 0, np.clip(np.nan_to_num(scaled), 0.0, 1.0), 0.0)
