@@ -115,8 +115,11 @@ def single_rows(loss: LeastSquares) -> bool:
         # Any rows look like one where targets are proportional to the feature; weights aside, their number tells.
         return float(loss.count.max(initial=0.0)) <= 1.0
     trace = np.einsum("nkk->n", loss.gram)
-    one = np.einsum("nkl,nkl->n", loss.gram, loss.gram) >= (1.0 - 1e-12) * trace**2
-    return bool((one & ((loss.moment**2).sum(axis=1) >= (1.0 - 1e-12) * trace * loss.target_square)).all())
+    # In units of its own, lest squares of squares overflow; a task without rows has none.
+    unit = np.where(trace > 0, trace, 1.0)
+    gram, moment = loss.gram / unit[:, None, None], loss.moment / np.sqrt(unit)[:, None]
+    one = np.einsum("nkl,nkl->n", gram, gram) >= (1.0 - 1e-12) * (trace > 0)
+    return bool((one & ((moment**2).sum(axis=1) >= (1.0 - 1e-12) * loss.target_square)).all())
 
 
 @dataclass(frozen=True)
