@@ -23,11 +23,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import roc_auc_score
 
 from ggmtl import GGMTLRegressor
+from ggmtl.bilevel import present_problem
 from ggmtl.datasets import load_school, make_clusters, make_line
 from ggmtl.errors import GGMTLError
 from ggmtl.inner import solve_inner
 from ggmtl.inspection import EdgeExplanation, edge_stability, explain_edge, transfer_report
-from ggmtl.posterior import present_problem
 from ggmtl.report import write_report
 from ggmtl.tasks import TaskData
 
