@@ -114,8 +114,8 @@ def noise_line(summary: dict[str, Any]) -> list[str]:
         return []
     quiet, noisy = one_line(noise["quietest"]), one_line(noise["noisiest"])
     return [
-        f"Tasks differ in noise, from {number(noise['low'])} ({quiet}) to {number(noise['high'])} ({noisy}): "
-        + ("rows of quiet tasks count for more." if noise["weighed"] else "so do the intervals of their predictions.")
+        f"Tasks differ in noise, from {number(noise['low'])} ({quiet}) to {number(noise['high'])} ({noisy})"
+        + (": rows of quiet tasks count for more." if noise["weighed"] else ", and so do the intervals of predictions.")
     ]
 
 
