@@ -268,7 +268,7 @@ class Strengths:
         """Evaluate once, at what was recorded, wherever strengths would be searched for."""
         hubs, tuned = iter(self.hubs), iter(self.tuned)
 
-        def hub(loss: LeastSquares, slopes: np.ndarray) -> HubStrength:
+        def hub(loss: LeastSquares, slopes: np.ndarray, start: np.ndarray | None = None) -> HubStrength:
             known = next(hubs)
             return HubStrength(known, hub_evidence(loss, known), 0, True)
 
