@@ -262,7 +262,7 @@ def test_the_nearest_in_a_neighbourhood_are_the_nearest_of_all_points_it_reaches
 @pytest.mark.parametrize("threads", ["1", "2", "3"])
 def test_shared_conjugate_gradients_solve_the_system(monkeypatch, threads):
     pytest.importorskip("numba")
-    monkeypatch.setattr(kernels, "_SHARED_NUMBERS", 0)
+    monkeypatch.setattr(kernels, "SHARED_NUMBERS", 0)
     monkeypatch.setattr(kernels.threads, "_LEAST_NUMBERS", 0)
     monkeypatch.setenv("GGMTL_THREADS", threads)
     random = np.random.default_rng(0)

@@ -1,12 +1,13 @@
 """Every solver on every operator: the solution of the Kronecker system, its accuracy truly reported."""
 
+import dataclasses
 import functools
 
 import numpy as np
 import pytest
 
 from ggmtl.errors import ParameterError, SingularSystemError, SolverError
-from ggmtl.preconditioners import AggregationCycle, BlockJacobi, GraphLevel, TwoLevel
+from ggmtl.preconditioners import AggregationCycle, BlockJacobi, GraphLevel, TwoLevel, make_preconditioner
 from ggmtl.solvers import ConjugateGradient, Direct, Solution, prepare
 from ggmtl.system import TaskSystem
 from test_system import LARGE, OPERATORS, SMALL, grams, hide_pyamg, kronecker, make, reference
@@ -149,6 +150,36 @@ def test_the_default_takes_few_iterations_whatever_the_coupling(strength):
     solution = ConjugateGradient.of(system).solve(right_hand_side(system), tol=1e-8)
     assert solution.succeeded
     assert solution.iterations <= 25
+
+
+@pytest.mark.parametrize("strength", [1e-2, 1.0, 1e6])
+def test_many_tasks_are_solved_by_block_jacobi_on_trial_and_by_the_cycle_where_that_fails(strength):
+    # Along a line, what is far apart is joined by many steps.
+    line = np.column_stack([np.arange(899), np.arange(1, 900)])
+    system = make(61, n=900, p=3, rows=12, coupling=[strength] * 3)
+    system = dataclasses.replace(system, edges=line, edge_weights=np.ones(899))
+    right = right_hand_side(system)
+    solver = ConjugateGradient.of(system)
+    found = solver.solve(right, tol=1e-9)
+    exact = ConjugateGradient(system, make_preconditioner(system)).solve(right, tol=1e-11)
+    assert isinstance(solver.preconditioner, BlockJacobi)
+    assert found.succeeded
+    np.testing.assert_allclose(found.value, exact.value, atol=1e-6 * np.abs(exact.value).max())
+    assert ("stronger" in vars(solver)) == (strength == 1e6)
+    # Once it has failed, it is not tried again.
+    again = solver.solve(right, tol=1e-9)
+    assert again.iterations == found.iterations if strength < 1e6 else again.iterations <= 25
+
+
+def test_many_right_hand_sides_are_solved_as_each_alone():
+    system = make(62, n=700, p=4, rows=12, coupling=[0.5] * 4)
+    right = np.random.default_rng(0).normal(size=(*system.shape, 3))
+    together = ConjugateGradient.of(system).solve(right, start=0.1 * right, tol=1e-10)
+    for column in range(3):
+        alone = ConjugateGradient.of(system).solve(right[..., column], tol=1e-10)
+        np.testing.assert_allclose(together.value[..., column], alone.value, atol=1e-8)
+    assert together.succeeded
+    assert together.residual <= 1e-10
 
 
 def test_applications_count_every_product_with_the_operator():

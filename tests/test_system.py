@@ -332,7 +332,7 @@ def test_an_aggregation_cycle_is_reproducible_and_leaves_the_global_random_state
 
 
 def test_the_threshold_between_dense_and_aggregated_graph_levels():
-    assert preconditioners._DENSE_TASKS < MANY
+    assert preconditioners.DENSE_TASKS < MANY
     small = GraphLevel.of(SMALL["uniform"]())
     assert not isinstance(small.groups[0][1], AggregationCycle)
 

@@ -16,7 +16,7 @@ from ggmtl.criteria.evidence_hub import hub_evidence  # noqa: E402
 from ggmtl.errors import InputError, SingularSystemError, SolverError  # noqa: E402
 from ggmtl.kernels import on_torch  # noqa: E402
 from ggmtl.kernels.on_torch import aggregation, hub, memory, multigrid, neighbours, products, solver  # noqa: E402
-from ggmtl.solvers import Direct, prepare  # noqa: E402
+from ggmtl.solvers import ConjugateGradient, Direct, prepare  # noqa: E402
 from ggmtl.statistics import LeastSquares  # noqa: E402
 from ggmtl.system import TaskSystem  # noqa: E402
 
@@ -189,14 +189,15 @@ HARD = [
 
 @pytest.mark.parametrize("case", HARD)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_solution_is_that_of_the_direct_solver(device, case, dtype):
+@pytest.mark.parametrize(("levels", "most"), [(None, solver._TRIAL + 60), (2, 60)])
+def test_solution_is_that_of_the_direct_solver(device, case, dtype, levels, most):
     system = make_system(n=400, **case)
     right = np.random.default_rng(1).normal(size=system.shape)
     exact = Direct.of(system).solve(right).value
-    ready = on_torch.TensorSolver.of(on_device(system, device), dtype)
+    ready = on_torch.TensorSolver.of(on_device(system, device), dtype, levels)
     solution = ready.solve(torch.as_tensor(right).to(device), tol=1e-10).require(1e-9)
     assert relative(solution.value, exact) < 1e-6
-    assert solution.iterations <= 60
+    assert solution.iterations <= most
 
 
 @pytest.mark.parametrize("levels", [1, 2])
@@ -218,10 +219,23 @@ def test_iterations_do_not_depend_on_the_coupling(device):
     for coupling in (1e-2, 1.0, 1e2, 1e4, 1e6):
         system = make_system(n=2000, p=3, coupling=coupling, hub=1.0)
         right = torch.as_tensor(np.random.default_rng(1).normal(size=system.shape)).to(device)
-        counts.append(
-            on_torch.TensorSolver.of(on_device(system, device)).solve(right, tol=1e-8).require(1e-8).iterations
-        )
+        there = on_device(system, device)
+        counts.append(on_torch.TensorSolver.of(there, levels=2).solve(right, tol=1e-8).require(1e-8).iterations)
     assert max(counts) <= 32
+
+
+def test_block_jacobi_is_given_up_where_it_is_slow_and_only_there(device):
+    counts = {}
+    for coupling in (1.0, 1e4):
+        system = make_system(n=2000, p=3, coupling=coupling, hub=1.0)
+        right = np.random.default_rng(1).normal(size=system.shape)
+        ready = on_torch.TensorSolver.of(on_device(system, device))
+        found = ready.solve(torch.as_tensor(right).to(device), tol=1e-8).require(1e-8)
+        exact = ConjugateGradient.of(system).solve(right, tol=1e-11).require(1e-10)
+        assert relative(found.value, exact.value) < 1e-5
+        counts[coupling] = found.iterations
+        assert ("stronger" in vars(ready)) == (coupling > 1)
+    assert max(counts.values()) <= 24 + 32
 
 
 def test_a_warm_start_at_the_solution_takes_no_step(device):

@@ -21,7 +21,7 @@ from ggmtl.system import TaskSystem, laplacian
 # Up to this many tasks the graph-level matrix is inverted densely. Above, a polynomial solves it approximately where
 # its condition number is at most the second number; else smoothed aggregation does (or, without pyamg, a sparse factor
 # exactly: slower where the graph is no surface).
-_DENSE_TASKS, _POLYNOMIAL_CONDITION = 600, 200.0
+DENSE_TASKS, _POLYNOMIAL_CONDITION = 600, 200.0
 # By how much a polynomial lowers the error: hardly more pays, as the graph level is an approximation itself.
 _POLYNOMIAL_ACCURACY = 0.2
 # Up to this ratio of coupling to data block-Jacobi alone takes at most 25 iterations to 1e-8 (on latent graphs of one
@@ -202,7 +202,7 @@ def _coordinate_groups(system: TaskSystem) -> list[np.ndarray]:
 def _graph_solver(matrix: sparse.csr_array) -> Callable[[np.ndarray], np.ndarray]:
     """A solver, exact or one multigrid cycle, for a sparse SPD M-matrix and many columns."""
     n = int(matrix.shape[0])  # pyright: ignore[reportOptionalSubscript]
-    if n <= _DENSE_TASKS:
+    if n <= DENSE_TASKS:
         return DenseInverse.of(matrix)
     polynomial = Polynomial.of(matrix)
     if polynomial.condition <= _POLYNOMIAL_CONDITION:

@@ -6,7 +6,8 @@ least twice: for the models and for the adjoint.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ from scipy.linalg.lapack import dpocon
 
 from ggmtl import kernels
 from ggmtl.errors import SingularSystemError, SolverError, check_choice
-from ggmtl.preconditioners import BlockJacobi, Preconditioner, TwoLevel, make_preconditioner
+from ggmtl.preconditioners import DENSE_TASKS, BlockJacobi, Preconditioner, TwoLevel, make_preconditioner
 from ggmtl.system import TaskSystem
 
 # A Cholesky factor of this order costs about as much as one iterative solve.
@@ -23,6 +24,9 @@ DIRECT_SIZE = 250
 # Conjugate gradients lower the error at every step but not the residual, which may rise for dozens of steps
 # before it falls; only longer standstill is rounding.
 _PATIENCE = 100
+# Of many tasks, a fused step of block-Jacobi costs a tenth of a two-level cycle, and needs no preparation but the blocks.
+# So it may try for this many steps before the cycle, which takes 25 at most, takes over.
+_TRIAL = 150
 
 
 @dataclass(frozen=True)
@@ -110,14 +114,46 @@ class ConjugateGradient:
     system: TaskSystem
     preconditioner: Preconditioner
     max_iter: int = 1000
+    trial: int | None = None
 
     @classmethod
     def of(cls, system: TaskSystem) -> ConjugateGradient:
-        """Build the default preconditioner."""
-        return cls(system, make_preconditioner(system))
+        """Build the default preconditioner: of many tasks block-Jacobi on trial."""
+        if system.shape[0] <= DENSE_TASKS or not system.is_separable:
+            return cls(system, make_preconditioner(system))
+        return cls(system, BlockJacobi.of(system), trial=_TRIAL)
+
+    @cached_property
+    def stronger(self) -> ConjugateGradient:
+        """What takes over where the trial fails."""
+        return replace(self, preconditioner=make_preconditioner(self.system), trial=None)
 
     def solve(self, right: np.ndarray, start: np.ndarray | None = None, tol: float = 1e-10) -> Solution:
         """Solve A V = right from `start` until ‖R − A V‖ ≤ tol ‖R‖ for every right-hand side."""
+        if right.ndim == 3 and 1 < right.shape[2] <= right.shape[1] and isinstance(self.preconditioner, BlockJacobi):
+            return self._by_columns(right, start, tol)
+        if self.trial is None:
+            return self._solve(right, start, tol)
+        if "stronger" in self.__dict__:
+            return self.stronger.solve(right, start, tol)
+        tried = replace(self, max_iter=min(self.trial, self.max_iter), trial=None)._solve(right, start, tol)
+        if tried.succeeded or self.max_iter <= self.trial:
+            return tried
+        rest = self.stronger.solve(right, tried.value, tol)
+        iterations, applications = tried.iterations + rest.iterations, tried.applications + rest.applications
+        return replace(rest, iterations=iterations, applications=applications)
+
+    def _by_columns(self, right: np.ndarray, start: np.ndarray | None, tol: float) -> Solution:
+        """One right-hand side after the other: the fused step takes one, and is faster even so."""
+        value, worst = np.empty_like(right), None
+        for column in range(right.shape[2]):
+            first = None if start is None else np.ascontiguousarray(start[..., column])
+            found = self.solve(np.ascontiguousarray(right[..., column]), first, tol)
+            value[..., column] = found.value
+            worst = found if worst is None or found.residual > worst.residual else worst
+        return replace(worst, value=value)
+
+    def _solve(self, right: np.ndarray, start: np.ndarray | None, tol: float) -> Solution:
         goal = tol * _norms(right)
         value = np.zeros_like(right) if start is None else start.copy()
         per_cycle = 1 + (self.preconditioner.applications if isinstance(self.preconditioner, TwoLevel) else 0)
@@ -159,7 +195,8 @@ class ConjugateGradient:
         if right.ndim != 2 or type(system) is not TaskSystem or not system.is_separable:
             return None
         if isinstance(preconditioner, BlockJacobi):
-            return preconditioner.cycle(preconditioner.inverts(system, right, 0.1 * tol))
+            fused = system.gram.size < kernels.SHARED_NUMBERS
+            return preconditioner.cycle(fused and preconditioner.inverts(system, right, 0.1 * tol))
         if isinstance(preconditioner, TwoLevel) and preconditioner.system is system:
             return preconditioner.cycle(preconditioner.smoother.inverts(system, right, 0.1 * tol))
         return None

@@ -38,7 +38,7 @@ __all__ = [
 
 
 # Conjugate gradients on matrices of so many numbers are worth more than one thread.
-_SHARED_NUMBERS = 1 << 22
+SHARED_NUMBERS = 1 << 22
 
 
 def available() -> tuple[str, ...]:
@@ -193,7 +193,7 @@ def conjugate_gradient(
 ) -> int:
     """Preconditioned conjugate gradients in place (C-contiguous float64 `value` and `residual`); number of steps."""
     form, arguments = _kernels(), (value, residual, float(goal), int(max_iter), int(patience))
-    if form is not reference and not len(cycle.levels) and operator.gram.size >= _SHARED_NUMBERS:
+    if form is not reference and not len(cycle.levels) and operator.gram.size >= SHARED_NUMBERS:
         return _shared_conjugate_gradient(form, _inputs(operator), _input(cycle.inverse), *arguments)
     return form.conjugate_gradient(_inputs(operator), _inputs(cycle), *arguments)
 

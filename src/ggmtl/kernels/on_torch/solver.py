@@ -7,8 +7,10 @@ to round. Norms stay on the device; the host looks at them every few steps only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from math import log
 
 import torch
 from torch import Tensor
@@ -20,9 +22,10 @@ from ggmtl.kernels.on_torch.multigrid import GraphMultigrid
 from ggmtl.kernels.on_torch.products import CHUNK_NUMBERS, block_product
 from ggmtl.kernels.on_torch.system import TensorSystem
 
-# As on the CPU: up to this ratio of coupling to data block-Jacobi alone is the fastest preconditioner …
-_WEAK_COUPLING = 5.0
-# … unless the data of a task leave more than about half of its directions to the graph.
+# As on the CPU, block-Jacobi tries first: its step costs a fifth of a cycle's or less. After the first number of steps
+# it is given up where it would need more than the second at the rate so far.
+_FIRST_LOOK, _TRIAL = 24, 150
+# Tasks whose data leave more than about half of their directions to the graph get a second sweep.
 _FULL_RANK_SHARE = 0.5
 # Steps between two looks at the norms, and steps without progress that end a round.
 _STEPS_PER_CHECK = 4
@@ -47,6 +50,10 @@ class TensorSolution:
     iterations: int
     residual: float
     status: str
+
+    def after(self, first: TensorSolution) -> TensorSolution:
+        """This one, which went on from `first`: the steps of both count."""
+        return replace(self, iterations=self.iterations + first.iterations)
 
     def require(self, accuracy: float) -> TensorSolution:
         """Return self, or refuse a solution worse than `accuracy`."""
@@ -84,18 +91,19 @@ class Cycle:
     sweeps: int = 1
 
     @classmethod
-    def of(cls, system: TensorSystem, dtype: torch.dtype, levels: int | None = None) -> Cycle:
-        """Build for a system, to work in `dtype`; with one or two levels, or as many as the coupling asks for."""
-        full_rank = system.mean_rank_share() >= _FULL_RANK_SHARE if levels != 1 else True
-        if levels is None:
-            levels = 1 if full_rank and system.coupling_ratio() < _WEAK_COUPLING else 2
+    def of(cls, system: TensorSystem, dtype: torch.dtype, levels: int = 1) -> Cycle:
+        """Build for a system, to work in `dtype`: B alone, or both levels."""
         _check_room(system, dtype, levels)
         inverse = inverse_blocks(system.gram, system.diagonal, store=dtype)
         exact = _inverts(system, inverse)
-        narrow = system.cast(dtype, blocks=levels == 2 or not exact)
-        if levels == 1:
-            return cls(narrow, inverse, exact)
-        return cls(narrow, inverse, exact, GraphMultigrid.of(narrow), 1 if full_rank else 2)
+        single = cls(system.cast(dtype, blocks=not exact), inverse, exact)
+        return single if levels == 1 else single.with_graph_level(system)
+
+    def with_graph_level(self, system: TensorSystem) -> Cycle:
+        """The two levels of the same system, given in float64."""
+        narrow = system.cast(self.inverse.dtype, blocks=True)
+        sweeps = 1 if system.mean_rank_share() >= _FULL_RANK_SHARE else 2
+        return replace(self, system=narrow, graph_level=GraphMultigrid.of(narrow), sweeps=sweeps)
 
     def __call__(self, residual: Tensor) -> tuple[Tensor, Tensor]:
         """z = M⁻¹q, and q − Az, which comes for free."""
@@ -136,27 +144,36 @@ class TensorSolver:
     system: TensorSystem
     cycle: Cycle
     max_iter: int = 1000
+    on_trial: bool = False
 
     @classmethod
     def of(cls, system: TensorSystem, dtype: torch.dtype = torch.float32, levels: int | None = None) -> TensorSolver:
-        """Prepare a float64 system (its blocks in any type) for rounds in `dtype`."""
-        return cls(system, Cycle.of(system, dtype, levels))
+        """Prepare a float64 system (its blocks in any type) for rounds in `dtype`; by default one level on trial."""
+        return cls(system, Cycle.of(system, dtype, levels or 1), on_trial=levels is None)
 
     @cached_property
     def wider(self) -> TensorSolver:
         """The same with rounds in float64."""
         return replace(self, cycle=Cycle.of(self.system, torch.float64, 1 if self.cycle.graph_level is None else 2))
 
+    @cached_property
+    def stronger(self) -> TensorSolver:
+        """Both levels, which take over where the trial fails."""
+        return replace(self, cycle=self.cycle.with_graph_level(self.system), on_trial=False)
+
     def solve(self, right: Tensor, start: Tensor | None = None, tol: float = 1e-8) -> TensorSolution:
         """Solve A V = right until ‖right − A V‖ ≤ tol ‖right‖ for every right-hand side.
 
         Rounds in float32 that no longer gain are followed by rounds in float64.
         """
+        if "stronger" in self.__dict__:
+            return self.stronger.solve(right, start, tol)
         solution = self._refine(right, start, tol)
+        if solution.status == "given up":
+            return self.stronger.solve(right, solution.value, tol).after(solution)
         if solution.status != "stalled" or self.cycle.system.dtype == torch.float64:
             return solution
-        rest = self.wider._refine(right, solution.value, tol)
-        return replace(rest, iterations=rest.iterations + solution.iterations)
+        return replace(self.wider, on_trial=False)._refine(right, solution.value, tol).after(solution)
 
     def _refine(self, right: Tensor, start: Tensor | None, tol: float) -> TensorSolution:
         """Rounds, each followed by the true residual."""
@@ -164,22 +181,32 @@ class TensorSolver:
         scale = torch.where(scale > 0, scale, 1.0)
         value = torch.zeros_like(right) if start is None else start.clone()
         gain = 0.0 if self.cycle.system.dtype == torch.float64 else _NARROW_GAIN
-        search, iterations, best, promised = None, 0, float("inf"), 0.0
+        search, iterations, best, promised, first = None, 0, float("inf"), 0.0, None
         while True:
             residual = (right - self.system.apply(value)) if iterations or start is not None else right.clone()
             norm = float(_norms(residual.div_(scale)).max())
             if norm <= tol or iterations >= self.max_iter or norm > 0.5 * best:
                 status = "converged" if norm <= tol else "stalled" if norm > 0.5 * best else "max_iter"
                 return TensorSolution(value, iterations, norm, status)
-            best = norm
+            best, first = norm, norm if first is None else first
             # Where the recursive residual had lost touch with the true one, so has the direction.
             search = search if norm <= _TRUSTED * promised else None
             goal = max(tol, gain * norm)
-            correction, search, steps, promised = self._round(residual, search, goal, self.max_iter - iterations)
+            slow = partial(_is_slow, iterations, log(first / tol), first) if self.on_trial else None
+            correction, search, steps, promised = self._round(residual, search, goal, self.max_iter - iterations, slow)
             value.addcmul_(correction.to(value.dtype), scale)
             iterations += steps
+            if slow is not None and promised > goal and slow(steps, promised):
+                return TensorSolution(value, iterations, promised, "given up")
 
-    def _round(self, residual: Tensor, search: _Search | None, goal: float, max_iter: int):
+    def _round(
+        self,
+        residual: Tensor,
+        search: _Search | None,
+        goal: float,
+        max_iter: int,
+        slow: Callable[[int, float], bool] | None,
+    ) -> tuple[Tensor, _Search, int, float]:
         """Conjugate gradients in the type of the cycle: the correction, the search, the steps, the recursive norm."""
         residual = residual.to(self.cycle.system.dtype)
         value = torch.zeros_like(residual)
@@ -194,9 +221,15 @@ class TensorSolver:
             norm = float(_norms(residual).max())
             since_best = 0 if norm < 0.99 * best else since_best + per_check
             best = min(norm, best)
-            if norm <= goal or since_best >= _PATIENCE:
+            if norm <= goal or since_best >= _PATIENCE or (slow is not None and slow(steps, norm)):
                 break
         return value, search, steps, norm
+
+
+def _is_slow(before: int, wanted: float, first: float, steps: int, norm: float) -> bool:
+    """Whether the trial would not do at the rate so far; `wanted` is the logarithm of what is to be gained."""
+    taken = before + steps
+    return taken >= _FIRST_LOOK and taken * wanted > _TRIAL * log(max(first / norm, 1.0))
 
 
 def _step(cycle: Cycle, search: _Search, value: Tensor, residual: Tensor) -> None:

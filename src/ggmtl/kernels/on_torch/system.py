@@ -135,8 +135,3 @@ class TensorSystem:
         square = torch.cat([self.gram[rows].square().sum((1, 2)) for rows in chunks(n, p * p)]).double()
         trace = p * self.mean_eigenvalue()[:, 0].double()
         return float((trace.square() / (p * square).clamp(min=torch.finfo(square.dtype).tiny)).mean())
-
-    def coupling_ratio(self) -> float:
-        """Largest ratio, over tasks and coordinates, of the pull of the graph and hub to the data's own curvature."""
-        own = self.mean_eigenvalue() + self.ridge
-        return float((self.pull / own.clamp(min=torch.finfo(self.dtype).tiny)).max())
