@@ -27,7 +27,7 @@ SMALL_TASKS = 60
 EXACT_TASKS = 3000
 _TREE_DIRECTIONS, _FIRST_SWEEPS = 5, 3
 
-# ``search(points, k, near)``: as :func:`nearest`.
+# ``search(points, k, near)``: as :func:`near_pairs`.
 Search = Callable[[np.ndarray, int, "np.ndarray | None"], np.ndarray]
 
 
@@ -67,7 +67,7 @@ class Candidates:
         tasks, the search is among the neighbours of neighbours in `near`, the edges before; or as `search` does it.
         """
         n = len(task_names)
-        pairs = _unique(self._pairs(models, task_names, partial(search or nearest, near=near)), n)
+        pairs = _unique(self._pairs(models, task_names, partial(search or near_pairs, near=near)), n)
         required = _unique(_positions(self.must_link, task_names, "must_link"), n)
         refused = _unique(_positions(self.forbid, task_names, "forbid"), n)
         keys, must, never = (edges @ [n, 1] for edges in (pairs, required, refused))
@@ -217,7 +217,7 @@ def cross_fit(
 @singledispatch
 def search_for(loss: Any) -> Search:
     """Who searches neighbours: NumPy and the kernels, unless the loss lives elsewhere and has registered its own."""
-    return nearest
+    return near_pairs
 
 
 def _check_neighbours(k: int) -> int:
@@ -232,8 +232,13 @@ def _neighbours(points: np.ndarray, k: int, search: Callable) -> np.ndarray:
         return np.empty((0, 2), dtype=np.int64)
     if k >= n - 1:
         return np.column_stack(np.triu_indices(n, 1))
-    found = search(points, int(k))
-    pairs = np.column_stack([np.repeat(np.arange(n), found.shape[1]), found.ravel()])
+    return search(points, int(k))
+
+
+def near_pairs(points: np.ndarray, k: int, near: np.ndarray | None = None) -> np.ndarray:
+    """Pairs (i, j) with j among the `k` nearest of i, shape (m, 2), as :func:`nearest` finds them."""
+    found = nearest(points, k, near)
+    pairs = np.column_stack([np.repeat(np.arange(len(points)), found.shape[1]), found.ravel()])
     return pairs[pairs[:, 0] != pairs[:, 1]]
 
 
@@ -281,7 +286,10 @@ def _positions(pairs: Any, task_names: np.ndarray, parameter: str) -> np.ndarray
 
 def _unique(pairs: np.ndarray, n: int) -> np.ndarray:
     """Every pair once, the smaller position first, in order."""
-    a, b = np.asarray(pairs, dtype=np.int64).reshape(-1, 2).T
+    pairs = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    a, b = pairs.T
+    if (a < b).all() and (np.diff(a * n + b) > 0).all():
+        return pairs
     if (a == b).any():
         raise ParameterError("A candidate edge joins a task with itself.")
     # Sorting beats np.unique, whose hash tables are slow at millions of keys.

@@ -24,7 +24,7 @@ DIRECT_SIZE = 250
 # Conjugate gradients lower the error at every step but not the residual, which may rise for dozens of steps
 # before it falls; only longer standstill is rounding.
 _PATIENCE = 100
-# Of many tasks, a fused step of block-Jacobi costs a tenth of a two-level cycle, and needs no preparation but the blocks.
+# Of many tasks, a fused step of block-Jacobi costs a tenth of a two-level cycle, and needs nothing but the blocks.
 # So it may try for this many steps before the cycle, which takes 25 at most, takes over.
 _TRIAL = 150
 

@@ -14,6 +14,7 @@ from ggmtl.kernels.on_torch.blocks import inverse_and_log_determinant, inverse_b
 from ggmtl.kernels.on_torch.hub import TensorHubEvidence, hub_evidence  # noqa: E402
 from ggmtl.kernels.on_torch.hypergradient import TensorEvaluation, evaluate_hold_out  # noqa: E402
 from ggmtl.kernels.on_torch.neighbours import (  # noqa: E402
+    joined_pairs,
     nearest_in_neighbourhood,
     nearest_neighbours,
     neighbour_edges,
@@ -44,6 +45,7 @@ __all__ = [
     "hub_evidence",
     "inverse_and_log_determinant",
     "inverse_blocks",
+    "joined_pairs",
     "nearest_in_neighbourhood",
     "nearest_neighbours",
     "neighbour_edges",

@@ -57,11 +57,15 @@ def nearest_in_neighbourhood(points: Tensor, graph: TensorGraph, k: int) -> Tens
 
 def neighbour_edges(points: Tensor, k: int, **options: int) -> Tensor:
     """Pairs (i, j), i < j, of which at least one is among the `k` nearest of the other; sorted, shape (m, 2)."""
-    n = len(points)
-    nearest = nearest_neighbours(points, k, **options)
-    source = torch.arange(n, device=points.device).unsqueeze(1).expand_as(nearest)
+    return joined_pairs(nearest_neighbours(points, k, **options))
+
+
+def joined_pairs(nearest: Tensor) -> Tensor:
+    """Every pair (i, j), i < j, of which one is in the other's row of `nearest` (n, k); sorted, shape (m, 2)."""
+    n = len(nearest)
+    source = torch.arange(n, device=nearest.device).unsqueeze(1)
     key = torch.minimum(source, nearest) * n + torch.maximum(source, nearest)
-    pairs = torch.unique(key)
+    pairs = torch.unique(key[source != nearest])
     return torch.stack([pairs // n, pairs % n], dim=1)
 
 
