@@ -514,7 +514,8 @@ def agreement(bench: Bench) -> None:
         honest = result.honest_error() or float("nan")
         lines.append(f"| {name} | {taken:.1f} | {result.best.name} | {honest**0.5:.4f} | {error:.4f} |")
     graph, hub = result.levels[-2], result.levels[1]
-    problems = [ScaledProblem.of(parts[0].joined(parts[1:]), fit_settings(), hub) for parts in (here, there)]
+    # The search has put all rows in the place of the first part.
+    problems = [ScaledProblem.of(parts[0], fit_settings(), hub) for parts in (here, there)]
     # From zero: the models of the fit would be good enough to be returned as they are.
     state = problems[0].neighbours_of(graph)
     state = replace(state, coefficients=0.0 * state.coefficients)

@@ -45,8 +45,11 @@ def learn_levels(
     if criterion == "evidence":
         root = covariance_root(total)
 
-        def propose(models: np.ndarray, near: np.ndarray | None = None) -> CandidateEdges:
-            return settings.candidates.propose(models @ root, task_names, near, search_for(total))
+        def propose(
+            models: np.ndarray, near: np.ndarray | None = None, order: np.ndarray | None = None
+        ) -> CandidateEdges:
+            names = task_names if order is None else task_names[order]
+            return settings.candidates.propose(models @ root, names, near, search_for(total))
 
         first = None if start is None else start[-2]
         learn = learn_by_coordinates if settings.penalty == "l1" else learn_by_evidence

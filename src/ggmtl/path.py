@@ -101,6 +101,9 @@ def fit_path(
 
     With a single hold-out the error of the outer problem is all there is (the paper's protocol); it is optimistic.
 
+    Where there are very many tasks and evidence is the criterion, the losses of `folded` are used up: those of all rows
+    take their place in memory.
+
     An interruption (Ctrl-C) ends the search: the levels there are so far compete by the folds done so far, and the one
     chosen has the status ``"interrupted"``. Before there is any level, the interruption is passed on.
     """
@@ -115,10 +118,10 @@ def fit_path(
     elif criterion == "evidence":
         learn = partial(learn, settings=with_noise(folded, settings, journal))
     logger.info("learning %d tasks by %s", len(task_names), criterion)
-    inside, first = journal.inside("levels"), None
+    inside, first, errors = journal.inside("levels"), None, None
     try:
         if criterion == "evidence" and not is_small(folded) and folded.scored:
-            folded, first = _first_fold(folded, learn, journal)
+            folded, first, errors = _first_fold(folded, learn, journal)
         levels = journal.once("levels", lambda: tuple(learn(folded, progress=progress, journal=inside, start=first)))
     except KeyboardInterrupt:
         journal.save()
@@ -130,7 +133,8 @@ def fit_path(
     needed = 3 if criterion == "validation" and len(task_names) > 1 else 1
     whole = True
     try:
-        errors = cross_validate(folded, learn, n_jobs, journal) if len(folded.scored) >= needed else None
+        if errors is None and len(folded.scored) >= needed:
+            errors = cross_validate(folded, learn, n_jobs, journal)
     except KeyboardInterrupt:
         errors, whole = errors_of(folded, journal), False
     levels, errors = _with_edges(levels, errors)
@@ -157,14 +161,20 @@ def _with_edges(
     return tuple(levels[k] for k in keep), errors and FoldErrors(errors.squared[keep], errors.count)
 
 
-def _first_fold(folded: FoldedLoss, learn: Learner, journal: Journal) -> tuple[FoldedLoss, tuple[GraphFit, ...]]:
-    """One fold apart from all other rows, and the levels learned without it: where the levels of all rows start."""
+def _first_fold(
+    folded: FoldedLoss, learn: Learner, journal: Journal
+) -> tuple[FoldedLoss, tuple[GraphFit, ...], FoldErrors]:
+    """All rows as one, the levels learned without one fold (where those of all rows start), and their errors on it.
+
+    The matrices of very many tasks fill the memory: those of all rows take the place of `folded`, which is used up.
+    """
     k = folded.scored[0]
-    pair = FoldedLoss((folded.training(k), folded.parts[k]), first_scored=1)
+    rest, held_out = folded.training(k), folded.parts[k]
     inside = journal.inside("first")
-    levels = journal.once("first", lambda: tuple(learn(FoldedLoss(pair.parts[:1]), journal=inside)))
-    journal.once(fold_name(1), lambda: errors_on(pair.parts[1], levels))
-    return pair, levels
+    levels = journal.once("first", lambda: tuple(learn(FoldedLoss((rest,)), journal=inside)))
+    squared = journal.once(fold_name(1), lambda: errors_on(held_out, levels))
+    errors = FoldErrors(squared[:, None], held_out.count[None])
+    return FoldedLoss((rest.absorb(held_out),)), levels, errors
 
 
 def _levels_so_far(journal: Journal) -> tuple[GraphFit, ...]:

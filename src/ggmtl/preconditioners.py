@@ -45,11 +45,11 @@ class BlockJacobi:
     inverse: np.ndarray
 
     @classmethod
-    def of(cls, system: TaskSystem) -> BlockJacobi:
+    def of(cls, system: TaskSystem, dtype: Any = np.float64) -> BlockJacobi:
         """Invert the blocks by their Cholesky factors, so that the inverse is symmetric positive definite."""
         try:
             if system.curvature is None:
-                return cls(kernels.inverse_blocks(system.gram, system.block_diagonal())[0])
+                return cls(kernels.inverse_blocks(system.gram, system.block_diagonal(), dtype)[0])
             return cls(kernels.inverse_blocks(system.diagonal_blocks(), np.zeros(system.shape))[0])
         except np.linalg.LinAlgError:
             system.check_determined()

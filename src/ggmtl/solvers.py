@@ -26,7 +26,7 @@ DIRECT_SIZE = 250
 _PATIENCE = 100
 # Of many tasks, a fused step of block-Jacobi costs a tenth of a two-level cycle, and needs nothing but the blocks.
 # So it may try for this many steps before the cycle, which takes 25 at most, takes over.
-_TRIAL = 150
+_TRIAL = 300
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,9 @@ class ConjugateGradient:
         """Build the default preconditioner: of many tasks block-Jacobi on trial."""
         if system.shape[0] <= DENSE_TASKS or not system.is_separable:
             return cls(system, make_preconditioner(system))
-        return cls(system, BlockJacobi.of(system), trial=_TRIAL)
+        # Half the memory and half the reading; what float32 loses, the trial may.
+        narrow = kernels.is_shared(system.gram.size)
+        return cls(system, BlockJacobi.of(system, np.float32 if narrow else np.float64), trial=_TRIAL)
 
     @cached_property
     def stronger(self) -> ConjugateGradient:
@@ -139,7 +141,7 @@ class ConjugateGradient:
         tried = replace(self, max_iter=min(self.trial, self.max_iter), trial=None)._solve(right, start, tol)
         if tried.succeeded or self.max_iter <= self.trial:
             return tried
-        rest = self.stronger.solve(right, tried.value, tol)
+        rest = self.stronger.solve(right, tried.value if tried.residual < 1 else start, tol)
         iterations, applications = tried.iterations + rest.iterations, tried.applications + rest.applications
         return replace(rest, iterations=iterations, applications=applications)
 
@@ -195,8 +197,8 @@ class ConjugateGradient:
         if right.ndim != 2 or type(system) is not TaskSystem or not system.is_separable:
             return None
         if isinstance(preconditioner, BlockJacobi):
-            fused = system.gram.size < kernels.SHARED_NUMBERS
-            return preconditioner.cycle(fused and preconditioner.inverts(system, right, 0.1 * tol))
+            shared = kernels.is_shared(system.gram.size)
+            return preconditioner.cycle(not shared and preconditioner.inverts(system, right, 0.1 * tol))
         if isinstance(preconditioner, TwoLevel) and preconditioner.system is system:
             return preconditioner.cycle(preconditioner.smoother.inverts(system, right, 0.1 * tol))
         return None

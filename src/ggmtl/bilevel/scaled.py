@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import sparse
+from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from ggmtl.bilevel.fit import GraphFit, Settings
 from ggmtl.candidates import CandidateEdges
@@ -28,34 +30,51 @@ class ScaledProblem:
     unit : array of shape (p,)
     groups : array of int, shape (p,)
         Zero for slopes, one for the intercept.
+    order : array of int, shape (n,), optional
+        Tasks in the order in which they stand in `loss`.
     """
 
     loss: LeastSquares
     hub: np.ndarray
     unit: np.ndarray
     groups: np.ndarray
+    order: np.ndarray | None = None
 
     @classmethod
-    def of(cls, loss: LeastSquares, settings: Settings, hub: GraphFit) -> ScaledProblem:
+    def of(
+        cls, loss: LeastSquares, settings: Settings, hub: GraphFit, order: np.ndarray | None = None
+    ) -> ScaledProblem:
         """Scale by the hub's strengths relative to the geometric mean of the slopes'."""
         slopes = settings.slopes
         typical = float(np.exp(np.log(hub.hub[slopes]).mean())) if slopes.any() else 1.0
         unit = np.where(slopes, np.sqrt(hub.hub / typical), 1.0)
         # Exactly equal strengths: coordinates that share one share what is computed from it.
-        return cls(loss.scaled(unit), np.where(slopes, typical, hub.hub), unit, np.where(slopes, 0, 1))
+        scaled = loss.scaled(unit) if order is None else loss.scaled(unit, order)
+        return cls(scaled, np.where(slopes, typical, hub.hub), unit, np.where(slopes, 0, 1), order)
 
     def first_neighbours(self, candidates: CandidateEdges) -> Neighbours:
         """Equal edges that take over most of what the hub did to the slopes."""
         label = group_labels(self.groups, self.loss.n_features)
         values, hub = spread_over_edges(self.hub, label, len(candidates.edges), self.loss.n_tasks)
         models = np.zeros((self.loss.n_tasks, self.loss.n_features))
-        return Neighbours(candidates.edges, values, candidates.fixed, hub, np.zeros(len(values)), models)
+        edges, place = self._inside(candidates.edges)
+        return Neighbours(edges, values, candidates.fixed[place], hub, np.zeros(len(values)), models)
 
     def neighbours_of(self, fit: GraphFit) -> Neighbours:
         """What a fit with the same scaled hub has learned."""
         values = fit.edge_values * fit.coupling[0] / self.unit[0] ** 2
         fixed, leverage = np.zeros(len(values), dtype=bool), np.zeros(len(values))
-        return Neighbours(fit.edges, values, fixed, fit.hub / self.unit**2, leverage, fit.coefficients * self.unit)
+        edges, place = self._inside(fit.edges)
+        models = fit.coefficients if self.order is None else fit.coefficients[self.order]
+        return Neighbours(edges, values[place], fixed, fit.hub / self.unit**2, leverage, models * self.unit)
+
+    def _inside(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray | slice]:
+        """Edges between tasks as they stand in `loss`, and the place where each of them was before."""
+        if self.order is None:
+            return edges, slice(None)
+        position = np.empty_like(self.order)
+        position[self.order] = np.arange(len(position))
+        return in_order(position[edges])
 
     def as_fit(
         self,
@@ -70,17 +89,37 @@ class ScaledProblem:
         supported: bool = False,
     ) -> GraphFit:
         """Back to the coordinates of the design, with λ the strength of the strongest edge."""
-        present = values > 1e-6 * values.max(initial=0.0)
+        present = np.flatnonzero(values > 1e-6 * values.max(initial=0.0))
         strongest = float(values.max(initial=0.0)) or 1.0
+        edges, models = edges[present], coefficients / self.unit
+        if self.order is not None:
+            edges, place = in_order(self.order[edges])
+            present, inside = present[place], models
+            models = np.empty_like(inside)
+            models[self.order] = inside
         return GraphFit(
             "graph",
-            edges[present],
+            edges,
             values[present] / strongest,
             strongest * self.unit**2,
             hub * self.unit**2,
-            coefficients / self.unit,
+            models,
             value,
             reported_weights=reported[present],
             supported=supported,
             **outcome,
         )
+
+
+def near_in_memory(edges: np.ndarray, n: int) -> np.ndarray:
+    """An order in which neighbours stand near one another, so that caches serve products with the graph."""
+    i, j = edges.T
+    links = sparse.csr_matrix((np.ones(len(i), np.int8), (i, j)), shape=(n, n))
+    return reverse_cuthill_mckee((links + links.T).tocsr(), symmetric_mode=True).astype(np.int64)
+
+
+def in_order(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The edges with the smaller position first, sorted, and the place where each of them was before."""
+    edges = np.sort(edges, axis=1)
+    place = np.lexsort(edges.T[::-1])
+    return edges[place], place

@@ -21,7 +21,7 @@ from ggmtl import kernels
 from ggmtl.statistics import LeastSquares
 
 # So many numbers are held at a time.
-_CHUNK_NUMBERS = 1 << 21
+_CHUNK_NUMBERS = 1 << 19
 
 
 @dataclass(frozen=True)

@@ -268,13 +268,14 @@ class _Solves:
         samples = _solve_few(solver, zeta)
         noise = profiled_noise(loss, inner_quadratic(model, state.edge_values, models))[1]
         if loss.n_tasks <= _EXACT_PRIOR_TASKS:
-            prior = prior_terms(model, state.edge_values)
+            exact = prior_terms(model, state.edge_values)
+            prior, trace = exact.resistance.sum(axis=1), exact.trace
         else:
-            prior = sampled_prior_terms(model, state.edge_values, PRIOR_SAMPLES, random, _SAMPLE_TOL)
+            prior, trace = sampled_prior_terms(model, state.edge_values, PRIOR_SAMPLES, random, _SAMPLE_TOL)
         spread = np.square(models - models.mean(axis=0)).sum(axis=0) / noise
         spread += np.square(samples - samples.mean(axis=0)).sum(axis=0).mean(axis=1)
         posterior = _expected_squares(models, samples, noise, state.edges)
-        return _Moments(models, samples, noise, prior.resistance.sum(axis=1), prior.trace, spread, posterior)
+        return _Moments(models, samples, noise, prior, trace, spread, posterior)
 
     def models(self, state: Neighbours) -> np.ndarray:
         solver = prepare(self._model(state).system(state.edge_values))

@@ -12,11 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ggmtl.criteria.evidence_edges import (
-    EvidenceModel,
-    PriorTerms,
-    strength_groups,
-)
+from ggmtl.criteria.evidence_edges import EvidenceModel, strength_groups
 from ggmtl.criteria.evidence_hub import chunks
 from ggmtl.solvers import prepare
 from ggmtl.system import TaskSystem
@@ -51,17 +47,17 @@ def sampled_prior_terms(
     n_samples: int,
     random: np.random.Generator,
     tol: float = 1e-2,
-) -> PriorTerms:
-    """Effective resistances and traces from samples of N(0, (Λ_k L + h_k I)⁻¹); the determinant is NaN."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Σ_k Λ_k R⁽ᵏ⁾ of every edge, shape (m,), and tr P_k⁺, shape (p,), from samples of N(0, (Λ_k L + h_k I)⁻¹)."""
     n, p = model.loss.moment.shape
     i, j = model.edges.T
-    resistance, trace = np.empty((len(model.edges), p)), np.empty(p)
+    resistance, trace = np.zeros(len(model.edges)), np.empty(p)
     for columns in strength_groups(model):
         coupling, hub = model.coupling[columns[0]], model.hub[columns[0]]
         pull = hub + coupling * np.bincount(model.edges.ravel(), np.repeat(edge_values, 2), n)
         if np.quantile(pull, 0.9) < _FIRST_ORDER * hub:
             # So strong a hub leaves next to nothing to the edges: (Λ L + h I)⁻¹ is its diagonal, to first order.
-            resistance[:, columns] = (1.0 / pull[i] + 1.0 / pull[j])[:, None]
+            resistance += coupling * len(columns) * (1.0 / pull[i] + 1.0 / pull[j])
             trace[columns] = (1.0 / pull).sum() * (1.0 - 1.0 / n)
             continue
         system = TaskSystem(
@@ -69,13 +65,11 @@ def sampled_prior_terms(
         )
         solution = prepare(system).solve(posterior_noise(system, n_samples, random), tol=tol)
         samples = solution.require(2 * tol).value[:, 0]
-        between = np.empty(len(i))
         for rows in chunks(len(i), 4 * n_samples):
             gap = samples[i[rows]] - samples[j[rows]]
-            between[rows] = np.einsum("es,es->e", gap, gap) / n_samples
-        resistance[:, columns] = between[:, None]
+            resistance[rows] += coupling * len(columns) / n_samples * np.einsum("es,es->e", gap, gap)
         trace[columns] = ((samples - samples.mean(axis=0)) ** 2).sum(axis=0).mean()
-    return PriorTerms(float("nan"), resistance, trace)
+    return resistance, trace
 
 
 def _signs(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

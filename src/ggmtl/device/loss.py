@@ -115,6 +115,12 @@ class DeviceLoss:
                 part += getattr(loss.tensors, name)
         return DeviceLoss(on_torch.TensorLoss(*parts))
 
+    def absorb(self, other: DeviceLoss) -> DeviceLoss:
+        """The loss over these rows and those of another, in place of this one."""
+        for name in ("gram", "moment", "target_square", "count"):
+            getattr(self.tensors, name).add_(getattr(other.tensors, name))
+        return DeviceLoss(self.tensors)
+
     def task_values(self, coefficients: np.ndarray) -> np.ndarray:
         """½‖X_i w_i − y_i‖² of every task, shape (n,)."""
         return host(self.tensors.task_values(self.there(coefficients)))

@@ -86,16 +86,19 @@ def segment_cross_products(rows: np.ndarray, segment: np.ndarray, n_segments: in
     return _kernels().segment_cross_products(_input(rows), _input(segment, np.int64), n_segments)
 
 
-def inverse_blocks(gram: np.ndarray, diagonal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def inverse_blocks(gram: np.ndarray, diagonal: np.ndarray, dtype: Any = np.float64) -> tuple[np.ndarray, np.ndarray]:
     """(G_i + diag(s_i))⁻¹ for G of shape (n, p, p) and s of shape (n, p), and ln|G_i + diag(s_i)|, shape (n,).
+
+    Computed in float64 and stored in `dtype`.
 
     Raises ``numpy.linalg.LinAlgError`` where a block is not positive definite to working accuracy.
     """
     form = _kernels()
     if form is reference:
-        return reference.inverse_blocks(gram, diagonal)
+        inverse, log_det = reference.inverse_blocks(gram, diagonal)
+        return inverse.astype(dtype, copy=False), log_det
     gram, diagonal = _input(gram), _input(diagonal)
-    inverse, log_det = np.zeros(gram.shape), np.zeros(len(gram))
+    inverse, log_det = np.empty(gram.shape, dtype), np.zeros(len(gram))
 
     def rows(first: int, last: int) -> int:
         return form.inverse_rows(gram, diagonal, inverse, log_det, first, last)
@@ -115,7 +118,7 @@ def block_product(blocks: np.ndarray, values: np.ndarray) -> np.ndarray:
             out[first:last] = reference.block_product(blocks[first:last], values[first:last])
 
     else:
-        blocks, values = _input(blocks), _input(values)
+        blocks, values = _input(blocks, blocks.dtype), _input(values)
 
         def rows(first: int, last: int) -> None:
             form.block_rows(blocks, values, out, first, last)
@@ -182,6 +185,14 @@ def sparse_product(matrix: sparse.csr_array, columns: np.ndarray) -> np.ndarray:
     return out
 
 
+def is_shared(n_numbers: int) -> bool:
+    """Whether conjugate gradients on matrices of so many numbers take passes that threads share, one block at a time.
+
+    Such passes wait for memory, so block-Jacobi may then come in float32.
+    """
+    return _kernels() is not reference and n_numbers >= SHARED_NUMBERS
+
+
 def conjugate_gradient(
     operator: Operator,
     cycle: Cycle,
@@ -193,8 +204,9 @@ def conjugate_gradient(
 ) -> int:
     """Preconditioned conjugate gradients in place (C-contiguous float64 `value` and `residual`); number of steps."""
     form, arguments = _kernels(), (value, residual, float(goal), int(max_iter), int(patience))
-    if form is not reference and not len(cycle.levels) and operator.gram.size >= SHARED_NUMBERS:
-        return _shared_conjugate_gradient(form, _inputs(operator), _input(cycle.inverse), *arguments)
+    if not len(cycle.levels) and is_shared(operator.gram.size):
+        inverse = _input(cycle.inverse, cycle.inverse.dtype)
+        return _shared_conjugate_gradient(form, _inputs(operator), inverse, *arguments)
     return form.conjugate_gradient(_inputs(operator), _inputs(cycle), *arguments)
 
 
@@ -224,7 +236,8 @@ def _shared_conjugate_gradient(
     product, _ = total(form.descend_rows, inverse, 0.0, image, image, value, residual, correction)
     direction = correction.copy()
     steps, best, since_best = 0, np.inf, 0
-    while steps < max_iter:
+    # A block in float32 may have lost its definiteness; then this is no descent.
+    while steps < max_iter and product > 0:
         common = form.common_part(operator, _input(direction))
         curvature = total(form.system_rows, operator, _input(direction), common, image)
         alpha = product / curvature if curvature > 0 else 0.0

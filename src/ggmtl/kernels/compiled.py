@@ -61,7 +61,7 @@ def _subtract_rows(target, rows, factors, column, first, last, low, high):
 def inverse_rows(gram, diagonal, out, log_det, first, last):
     """(G_i + diag(s_i))⁻¹ and ln|G_i + diag(s_i)|; the first block that is not positive definite, or −1."""
     p = diagonal.shape[1]
-    upper, root = np.empty((p, p)), np.empty((p, p))
+    upper, root, row = np.empty((p, p)), np.empty((p, p)), np.empty(p)
     for i in range(first, last):
         upper[:] = gram[i]
         root[:] = 0.0
@@ -83,11 +83,11 @@ def inverse_rows(gram, diagonal, out, log_det, first, last):
             root[k, k] = scale
         # 3. The inverse U⁻¹U⁻ᵀ: its lower triangle, mirrored.
         for k in range(p):
-            row = out[i, k]
+            row[:] = 0.0
             _subtract_rows(row, root, root, k, k, p, 0, k + 1)
             for j in range(k + 1):
-                row[j] = -row[j]
-                out[i, j, k] = row[j]
+                out[i, k, j] = -row[j]
+                out[i, j, k] = -row[j]
     return -1
 
 

@@ -210,19 +210,25 @@ class GGMTLRegressor(GrowingModel):
         self._standard_errors = self._noise = self._posterior_kept = None
         self._ratios_known = False
         self._attached = []
-        settings = settings_of(self, folds[0].n_features)
+        settings, journal = settings_of(self, folds[0].n_features), journal_of(self, folds)
         with verbose_logging(self.verbose):
             result = fit_path(
-                placed(FoldedLoss(tuple(folds), self._scored_from), self.device),
+                placed(self._given_up(folds), self.device),
                 settings,
                 self.tasks_,
                 criterion=criterion_used(self),
                 choose_entropy=self.edge_entropy == "auto",
                 n_jobs=self.n_jobs,
-                journal=journal_of(self, folds),
+                journal=journal,
             )
         self._warn_unless_converged(result)
         return self._models(result, settings)
+
+    def _given_up(self, folds: list[LeastSquares]) -> FoldedLoss:
+        """The folds for a search that may use them up: no one else holds them any longer."""
+        folded = FoldedLoss(tuple(folds), self._scored_from)
+        folds.clear()
+        return folded
 
     def _require_memory(self, folds: list[LeastSquares]) -> None:
         """Beside the folds: all rows together, the same scaled, the inverse blocks, and some sixty vectors."""

@@ -46,9 +46,12 @@ class LeastSquares:
         """The loss of some tasks."""
         return LeastSquares(self.gram[tasks], self.moment[tasks], self.target_square[tasks], self.count[tasks])
 
-    def scaled(self, unit: np.ndarray) -> LeastSquares:
-        """The same loss as a function of coefficients times `unit`."""
-        return LeastSquares(self.gram / np.outer(unit, unit), self.moment / unit, self.target_square, self.count)
+    def scaled(self, unit: np.ndarray, order: np.ndarray | None = None) -> LeastSquares:
+        """The same loss as a function of coefficients times `unit`, its tasks in another order if one is given."""
+        loss = self if order is None else self.of_tasks(order)
+        # In place where the tasks have been copied already: these arrays may fill much of the memory.
+        gram = np.divide(loss.gram, np.outer(unit, unit), out=None if order is None else loss.gram)
+        return LeastSquares(gram, loss.moment / unit, loss.target_square, loss.count)
 
     def weighted(self, weights: np.ndarray) -> LeastSquares:
         """The loss with a weight for every task, shape (n,); rows count as before."""
@@ -77,6 +80,12 @@ class LeastSquares:
             target_square += loss.target_square
             count += loss.count
         return LeastSquares(gram, moment, target_square, count)
+
+    def absorb(self, other: LeastSquares) -> LeastSquares:
+        """The loss over these rows and those of another, in place of this one."""
+        for mine, theirs in zip(vars(self).values(), vars(other).values()):
+            mine += theirs
+        return self
 
     def gradient(self, coefficients: np.ndarray) -> np.ndarray:
         """X_iᵀ(X_i w_i − y_i) of every task, shape (n, p)."""
