@@ -259,6 +259,38 @@ def test_the_nearest_in_a_neighbourhood_are_the_nearest_of_all_points_it_reaches
         assert found[i].tolist() == [*expected.tolist(), *[i] * (5 - len(expected))]
 
 
+@pytest.mark.parametrize("width", [1, 7, 64, 130])
+def test_edge_noise_is_the_same_in_every_form_whatever_the_threads(monkeypatch, width):
+    edges = make_system(0, n=40).edges
+    edges = np.concatenate([edges, edges[:3]])  # Some given twice.
+    weights = np.random.default_rng(1).uniform(size=len(edges))
+    scale = np.random.default_rng(2).uniform(size=width)
+    monkeypatch.setattr(kernels.threads, "_LEAST_NUMBERS", 0)
+    found = []
+    for name, threads in [(name, threads) for name in FORMS for threads in "13"]:
+        monkeypatch.setenv("GGMTL_KERNELS", name)
+        monkeypatch.setenv("GGMTL_THREADS", threads)
+        found.append(np.ones((40, width)))
+        kernels.add_edge_noise(found[-1], edges, weights, scale, 7)
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], atol=1e-12)
+
+
+def test_edge_noise_has_the_covariance_of_the_graph(form):
+    system = make_system(0, n=8)
+    width, scale = 60_000, 2.0
+    noise = np.zeros((8, width))
+    kernels.add_edge_noise(noise, system.edges, system.edge_weights, np.full(width, scale), 3)
+    expected = scale**2 * system.laplacian.toarray()
+    np.testing.assert_allclose(noise @ noise.T / width, expected, atol=6 * np.abs(expected).max() / width**0.5)
+    # Signs of different columns, and of different seeds, are independent.
+    other = np.zeros((8, width))
+    kernels.add_edge_noise(other, system.edges, system.edge_weights, np.full(width, scale), 4)
+    bound = 6 * np.abs(expected).max() / width**0.5
+    assert np.abs(noise @ other.T / width).max() < bound
+    assert np.abs(noise[:, 1:] @ noise[:, :-1].T / width).max() < bound
+
+
 @pytest.mark.parametrize("threads", ["1", "2", "3"])
 def test_shared_conjugate_gradients_solve_the_system(monkeypatch, threads):
     pytest.importorskip("numba")

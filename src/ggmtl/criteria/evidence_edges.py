@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotri
 
-from ggmtl.criteria.evidence_hub import degrees_of_freedom, profiled_noise
+from ggmtl.criteria.evidence_hub import chunks, degrees_of_freedom, profiled_noise
 from ggmtl.errors import ParameterError, SingularSystemError
 from ggmtl.statistics import LeastSquares
 from ggmtl.system import TaskSystem
@@ -227,13 +227,14 @@ def _from_posterior(
 
 def inner_quadratic(model: EvidenceModel, edge_values: np.ndarray, coefficients: np.ndarray) -> float:
     """Q: twice the inner objective, which errs only in second order with the coefficients."""
-    i, j = model.edges.T
-    apart = (coefficients[i] - coefficients[j]) ** 2 @ model.coupling
+    apart = 0.0
+    for rows in chunks(len(model.edges), coefficients.shape[1]):
+        i, j = model.edges[rows].T
+        apart += edge_values[rows] @ ((coefficients[i] - coefficients[j]) ** 2 @ model.coupling)
     centred = coefficients - coefficients.mean(axis=0)
-    spread = model.hub @ (centred**2).sum(axis=0)
-    return float(
-        2 * model.loss.value(coefficients) + edge_values @ apart + spread + model.ridge * (coefficients**2).sum()
-    )
+    spread = model.hub @ np.einsum("nk,nk->k", centred, centred)
+    length = np.vdot(coefficients, coefficients)
+    return float(2 * model.loss.value(coefficients) + apart + spread + model.ridge * length)
 
 
 def join_expectations(

@@ -235,8 +235,11 @@ class _Moments:
 
 
 def _expected_squares(models: np.ndarray, samples: np.ndarray, noise: float, edges: np.ndarray) -> np.ndarray:
-    n, number = len(samples), samples.shape[2]
-    everything = np.concatenate([models[..., None] / np.sqrt(noise), samples / np.sqrt(number)], axis=2).reshape(n, -1)
+    n, p, number = samples.shape
+    both = np.empty((n, p, number + 1))
+    np.divide(models, np.sqrt(noise), out=both[..., 0])
+    np.divide(samples, np.sqrt(number), out=both[..., 1:])
+    everything = both.reshape(n, -1)
     squares = np.empty(len(edges))
     for rows in chunks(len(edges), 8 * everything.shape[1]):
         i, j = edges[rows].T

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ggmtl import kernels
 from ggmtl.criteria.evidence_edges import EvidenceModel, strength_groups
 from ggmtl.criteria.evidence_hub import chunks
 from ggmtl.solvers import prepare
@@ -24,20 +25,22 @@ _FIRST_ORDER = 1.3
 def posterior_noise(system: TaskSystem, n_samples: int, random: np.random.Generator) -> np.ndarray:
     """ζ with E ζζᵀ = A, shape (n, p, n_samples); made of random signs, whose squares have no noise of their own."""
     n, p = system.shape
-    shape = (n, p, n_samples)
-    noise = np.empty(shape)
+    noise = np.empty((n, p, n_samples))
     for rows in chunks(n, p * p):
-        noise[rows] = np.matmul(_square_roots(system.gram[rows]), _signs(random, (rows.stop - rows.start, *shape[1:])))
+        signs = _signs(random, (rows.stop - rows.start, p, n_samples))
+        np.matmul(_square_roots(system.gram[rows]), signs, out=noise[rows])
+    # In place throughout: arrays of this size may fill much of the memory.
     if system.hub.any():
-        pull = _signs(random, shape)
-        noise += np.sqrt(system.hub)[:, None] * (pull - pull.mean(axis=0))
+        pull = _signs(random, noise.shape)
+        pull -= pull.mean(axis=0)
+        pull *= np.sqrt(system.hub)[:, None]
+        noise += pull
     if np.any(system.ridge):
-        noise += np.sqrt(np.broadcast_to(system.ridge, (n, p)))[..., None] * _signs(random, shape)
-    incidence = system.incidence
-    for rows in chunks(len(system.edges), p * n_samples):
-        along = _signs(random, (rows.stop - rows.start, p, n_samples))
-        along *= np.sqrt(np.multiply.outer(system.edge_weights[rows], system.coupling))[..., None]
-        noise += (incidence[rows].T @ along.reshape(len(along), -1)).reshape(shape)
+        signs = _signs(random, noise.shape)
+        signs *= np.sqrt(np.broadcast_to(system.ridge, (n, p)))[..., None]
+        noise += signs
+    seed, scale = int(random.integers(2**63)), np.repeat(np.sqrt(system.coupling), n_samples)
+    kernels.add_edge_noise(noise.reshape(n, -1), system.edges, system.edge_weights, scale, seed)
     return noise
 
 
@@ -76,7 +79,10 @@ def _signs(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     """Independent numbers, each 1 or −1."""
     size = int(np.prod(shape))
     bits = np.unpackbits(np.frombuffer(random.bytes(-(-size // 8)), np.uint8), count=size)
-    return (2.0 * bits - 1.0).reshape(shape)
+    signs = bits.astype(np.float64)
+    signs *= 2.0
+    signs -= 1.0
+    return signs.reshape(shape)
 
 
 def _square_roots(gram: np.ndarray) -> np.ndarray:

@@ -24,6 +24,7 @@ from ggmtl.kernels.threads import number_of_threads, over_tasks
 __all__ = [
     "Cycle",
     "Operator",
+    "add_edge_noise",
     "available",
     "block_product",
     "conjugate_gradient",
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 
+# Signs of so many edges are held at a time where they are not made one by one.
+_NOISE_NUMBERS = 1 << 20
 # Conjugate gradients on matrices of so many numbers are worth more than one thread.
 SHARED_NUMBERS = 1 << 22
 
@@ -130,6 +133,32 @@ def block_product(blocks: np.ndarray, values: np.ndarray) -> np.ndarray:
 def neighbour_lists(edges: np.ndarray, weights: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The symmetric weight matrix W of an edge list by rows: start (n + 1,), neighbour (2m,), weight (2m,)."""
     return _kernels().neighbour_lists(_input(edges, np.int64), _input(weights), n)
+
+
+def add_edge_noise(out: np.ndarray, edges: np.ndarray, weights: np.ndarray, scale: np.ndarray, seed: int) -> None:
+    """Add Σ_e b_e √w_e ε_e ∘ scale to `out` (n, q), in place; ε_e are q random signs of edge e, b_e = d_i − d_j.
+
+    What is added has the covariance L ⊗ diag(scale²). Signs follow from `seed` and the number of the edge alone, so
+    that none is kept.
+    """
+    form, n, root = _kernels(), len(out), np.sqrt(weights)
+    if form is reference:
+        i, j = edges.T
+        step = max(1, _NOISE_NUMBERS // len(scale))
+        for first in range(0, len(edges), step):
+            rows = slice(first, min(first + step, len(edges)))
+            along = root[rows, None] * reference.edge_signs(np.arange(rows.start, rows.stop), len(scale), seed) * scale
+            np.add.at(out, i[rows], along)
+            np.subtract.at(out, j[rows], along)
+        return
+    start, neighbour, number = neighbour_lists(edges, np.arange(len(edges), dtype=np.float64), n)
+    lists = (_input(start, np.int64), _input(neighbour, np.int64), _input(number, np.int64))
+    root, scale = _input(root), _input(scale)
+
+    def rows_of(first: int, last: int) -> None:
+        form.edge_noise_rows(*lists, root, scale, seed, out, first, last)
+
+    over_tasks(rows_of, n, len(edges) * len(scale))
 
 
 def nearest_in_neighbourhood(points: np.ndarray, start: np.ndarray, neighbour: np.ndarray, k: int) -> np.ndarray:

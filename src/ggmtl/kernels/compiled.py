@@ -137,6 +137,38 @@ def neighbour_lists(edges, weights, n):
 
 
 @njit(cache=True, nogil=True)
+def _mixed(number):
+    """64 random bits from a number, by the finaliser of SplitMix64."""
+    number ^= number >> np.uint64(30)
+    number *= np.uint64(0xBF58476D1CE4E5B9)
+    number ^= number >> np.uint64(27)
+    number *= np.uint64(0x94D049BB133111EB)
+    return number ^ (number >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True)
+def edge_noise_rows(start, neighbour, edge, root, scale, seed, out, first, last):
+    """Rows of out += Σ_e ±root_e ε_e ∘ scale; the signs ε_e are those of the number of the edge, wherever it is met."""
+    size = len(scale)
+    words = np.uint64((size + 63) // 64)
+    one, step, odd = np.uint64(1), np.uint64(0x9E3779B97F4A7C15), np.uint64(seed)
+    total = np.empty(size)
+    for i in range(first, last):
+        total[:] = 0.0
+        for a in range(start[i], start[i + 1]):
+            value = root[edge[a]] if i < neighbour[a] else -root[edge[a]]
+            number = np.uint64(edge[a]) * words
+            for low in range(0, size, 64):
+                number += one
+                bits = _mixed(odd + number * step)
+                for c in range(low, min(low + 64, size)):
+                    total[c] += value if bits & one else -value
+                    bits >>= one
+        for c in range(size):
+            out[i, c] += total[c] * scale[c]
+
+
+@njit(cache=True, nogil=True)
 def nearest_in_neighbourhood(points, start, neighbour, k, first, last):
     """The `k` nearest among the neighbours of every point first … last − 1 and their neighbours."""
     n, d = points.shape

@@ -115,6 +115,22 @@ def neighbour_lists(edges: np.ndarray, weights: np.ndarray, n: int) -> tuple[np.
     return start, target[order], np.tile(weights, 2)[order]
 
 
+def edge_signs(edges: np.ndarray, size: int, seed: int) -> np.ndarray:
+    """Random signs of edges given by their numbers, shape (m, size): bits of SplitMix64."""
+    words, step = np.uint64(-(-size // 64)), np.uint64(0x9E3779B97F4A7C15)
+    number = edges.astype(np.uint64)[:, None] * words + np.arange(1, words + np.uint64(1), dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        bits = np.uint64(seed) + number * step
+        bits ^= bits >> np.uint64(30)
+        bits *= np.uint64(0xBF58476D1CE4E5B9)
+        bits ^= bits >> np.uint64(27)
+        bits *= np.uint64(0x94D049BB133111EB)
+        bits ^= bits >> np.uint64(31)
+    # The lowest bit of a word comes first.
+    each = (bits[..., None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
+    return 2.0 * each.reshape(len(edges), -1)[:, :size] - 1.0
+
+
 def nearest_in_neighbourhood(points: np.ndarray, start: np.ndarray, neighbour: np.ndarray, k: int) -> np.ndarray:
     """The `k` nearest among the neighbours of every point and their neighbours, shape (n, k)."""
     n = len(points)

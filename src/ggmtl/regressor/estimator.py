@@ -231,10 +231,10 @@ class GGMTLRegressor(GrowingModel):
         return folded
 
     def _require_memory(self, folds: list[LeastSquares]) -> None:
-        """Beside the folds: all rows together, the same scaled, the inverse blocks, and some sixty vectors."""
+        """Beside the folds: the losses scaled, the inverse blocks in float32, and some fifty vectors."""
         n, p = folds[0].n_tasks, folds[0].n_features
         require_memory(
-            8.0 * n * p * (3.5 * p + 60),
+            8.0 * n * p * (1.5 * p + 50),
             f"the fit of {n:,} tasks with {p} coefficients each",
             "Use fewer features, fit groups of tasks apart, or use a machine with more memory.",
         )
