@@ -154,7 +154,7 @@ def test_transfer_errors_are_those_of_plain_cross_validation(fitted):
     k = report.levels.index("pooled")
     np.testing.assert_allclose(report.errors[:, k], np.sqrt(squared / count) * fitted._scaling.target_scale)
     assert report.total[k] == pytest.approx(np.sqrt(squared.sum() / count.sum()) * fitted._scaling.target_scale)
-    assert set(report.levels) == {"pooled", "hub", "independent", "graph"}
+    assert set(report.levels) == {"pooled", "hub", "intercepts", "independent", "graph"}
     assert report.chosen == "graph"
 
 
@@ -228,7 +228,7 @@ def test_one_task_has_nothing_to_share():
 
 def test_levels_are_ordered_from_simple_to_dense(few_rows):
     model, report = few_rows, transfer_report(few_rows)
-    assert (report.levels[0], report.levels[1], report.levels[-1]) == ("pooled", "hub", "independent")
+    assert (*report.levels[:3], report.levels[-1]) == ("pooled", "intercepts", "hub", "independent")
     k = report.levels.index(report.chosen)
     assert report.total[k] == pytest.approx(model.validation_error_)
 

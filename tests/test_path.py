@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ggmtl import KNN, GGMTLRegressor
+from ggmtl import KNN, GGMTLRegressor, load_model
 from ggmtl.baselines import HubRegressor, IndependentRegressor, PooledRegressor
 from ggmtl.bilevel import GraphFit
 from ggmtl.datasets import make_clusters, make_line
@@ -140,9 +140,9 @@ def test_path_lists_every_level_and_marks_one():
     data = make_line(n_tasks=6, n_features=3, n_samples=20, random_state=0)
     model = GGMTLRegressor(validation=3).fit(data.X, data.y, tasks=data.tasks)
     names = [row["level"] for row in model.path_]
-    assert names == ["pooled", "hub", *["graph"] * (len(names) - 3), "independent"]
+    assert names == ["pooled", "hub", "intercepts", *["graph"] * (len(names) - 4), "independent"]
     assert all(row["n_edges"] > 0 for row in model.path_ if row["level"] == "graph")
-    assert [row["n_edges"] for row in model.path_[2:5]] == [3, 6, 12]
+    assert [row["n_edges"] for row in model.path_[3:6]] == [3, 6, 12]
     assert sum(row["chosen"] for row in model.path_) == 1
     assert all(row["standard_error"] > 0 for row in model.path_)
 
@@ -189,3 +189,42 @@ def test_separate_models_of_tasks_without_rows_know_nothing_of_rows_held_out():
         assert empty.any()
         np.testing.assert_allclose(models[empty, 0], 0.0)
         np.testing.assert_allclose(models[empty, 1], rest.moment[:, 1].sum() / rest.count.sum(), rtol=1e-12)
+
+
+def series_with_levels(n=60, rows=14, seed=0):
+    """Targets that rise with a feature within a task, and whose intercepts undo most of that between tasks."""
+    random = np.random.default_rng(seed)
+    level = random.normal(scale=3.0, size=n)
+    tasks = np.repeat(np.arange(n), rows)
+    X = np.column_stack([level[tasks] + random.normal(size=n * rows), random.normal(size=n * rows)])
+    y = X @ [0.3, 1.0] + 0.7 * level[tasks] + random.normal(size=n * rows)
+    return X, y, tasks
+
+
+def test_intercepts_that_go_with_the_features_are_left_to_their_tasks(tmp_path):
+    X, y, tasks = series_with_levels()
+    model = GGMTLRegressor().fit(X, y, tasks=tasks)
+    chosen = next(row for row in model.path_ if row["chosen"])
+    assert chosen["level"] == "intercepts"
+    np.testing.assert_allclose(model.coef_.mean(axis=0), [0.3, 1.0], atol=0.1)
+    # Slopes are one, intercepts those of the rows.
+    assert np.ptp(model.coef_, axis=0).max() < 1e-3
+    own = np.array([(y - X @ model.coef_[0])[tasks == i].mean() for i in range(60)])
+    np.testing.assert_allclose(model.intercept_, own, atol=1e-3)
+    assert "common slopes" in str(model.summary())
+    model.save(tmp_path / "m.ggmtl")
+    copy = load_model(tmp_path / "m.ggmtl")
+    np.testing.assert_array_equal(copy.predict(X[:9], tasks=tasks[:9]), model.predict(X[:9], tasks=tasks[:9]))
+    mean, deviation = model.predict(X[:9], tasks=tasks[:9], return_std=True)
+    assert np.isfinite(deviation).all()
+    model.add_task(99, X[:5] + [10.0, 0.0], y[:5] + 50.0)
+    assert model.intercept_[-1] > 30.0
+
+
+def test_intercepts_that_do_not_are_drawn_together():
+    random = np.random.default_rng(1)
+    tasks = np.repeat(np.arange(40), 4)
+    X = random.normal(size=(160, 2))
+    y = X @ [1.0, -1.0] + 0.3 * random.normal(size=40)[tasks] + random.normal(size=160)
+    model = GGMTLRegressor().fit(X, y, tasks=tasks)
+    assert next(row for row in model.path_ if row["chosen"])["level"] in ("hub", "pooled")

@@ -1,4 +1,4 @@
-"""The levels of the family on given rows: pooled, hub, graphs of rising density, independent."""
+"""The levels of the family on given rows: pooled, hub, common slopes, graphs of rising density, independent."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from ggmtl.statistics import FoldedLoss, LeastSquares
 
 # Levels of the entropy weight γ, in units of the outer loss per candidate edge.
 ENTROPY_LEVELS = (0.0, 0.03, 0.1, 0.3)
+# Pulls to the common model, in units of the rows of a task, that leave nothing and everything to the task itself.
+_ALL_COMMON, _ALL_OWN = 1e6, 1e-6
 
 
 def learn_levels(
@@ -39,7 +41,7 @@ def learn_levels(
     if settings.noise == "per_task":
         weighed = journal.once("weighed", lambda: weighed_hub(total, settings, hub))
         precisions = weighed.precisions
-        simple = [simple[0], weighed, simple[-1]] if hub else simple
+        simple = [simple[0], weighed, *simple[2:]] if hub else simple
         if precisions is not None:
             folded, total = folded.weighted(precisions), total.weighted(precisions)
     if criterion == "evidence":
@@ -77,11 +79,13 @@ def learn_pooled(folded: FoldedLoss, settings: Settings, **_: object) -> list[Gr
 
 
 def simple_levels(loss: LeastSquares, settings: Settings, start: GraphFit | None = None) -> list[GraphFit]:
-    """Pooled, hub and independent models; the last alone where there is to be no common model.
+    """Pooled, hub, common slopes and independent models; the last alone where there is to be no common model.
 
     `start` is the hub of most of the rows of very many tasks: its strengths, which are those of the population, stand.
     """
     common = [pooled_level(loss, settings), hub_level(loss, settings, start)] if settings.hub else []
+    if common and settings.slopes.any() and not settings.slopes.all():
+        common.append(intercept_level(loss, settings))
     return [*common, independent_level(loss, settings)]
 
 
@@ -118,6 +122,17 @@ def hub_level(
     found, status = learned.evidence, "converged" if learned.converged else "flat"
     fit = _without_edges("hub", loss, settings, learned.hub, found.coefficients, found.value)
     return replace(fit, iterations=learned.iterations, status=status, history=(found.value,))
+
+
+def intercept_level(loss: LeastSquares, settings: Settings) -> GraphFit:
+    """Common slopes, and an intercept that every task has from its own rows alone.
+
+    Evidence takes intercepts for drawn whatever the features are. Where they go with the features (a lag carries the
+    level of its series), it finds too little spread among them, and draws them to the common model; this does not.
+    """
+    hub = np.where(settings.slopes, _ALL_COMMON, _ALL_OWN) * max(float(loss.count.mean()), 1.0)
+    found = hub_evidence(loss, hub)
+    return _without_edges("intercepts", loss, settings, hub, found.coefficients, found.value)
 
 
 def weighed_hub(loss: LeastSquares, settings: Settings, hub: GraphFit | None) -> GraphFit:

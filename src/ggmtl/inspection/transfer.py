@@ -17,7 +17,7 @@ from sklearn.base import clone
 from ggmtl.bilevel import GraphFit
 from ggmtl.errors import InputError
 from ggmtl.inspection.outliers import unlike_others
-from ggmtl.levels import hub_level, independent_level, pooled_level
+from ggmtl.levels import pooled_level, simple_levels
 from ggmtl.path import PathResult
 from ggmtl.regressor import GGMTLRegressor
 from ggmtl.scoring import FoldErrors, cross_validate
@@ -27,10 +27,11 @@ from ggmtl.statistics import FoldedLoss
 _QUANTILE = 1.96
 # Standard errors of a clear loss; spreads (by the median deviation) of an outlier.
 _CLEAR, _OUTLYING = 2.0, 3.5
-_SIMPLE = ("pooled", "hub", "independent")
+_SIMPLE = ("pooled", "hub", "intercepts", "independent")
 _WORDS = {
     "pooled": "one model for all tasks",
     "hub": "the common model with deviations",
+    "intercepts": "common slopes with an intercept for every task",
     "independent": "every task by itself",
 }
 
@@ -58,7 +59,7 @@ class TransferReport:
     ----------
     tasks : array of shape (n,)
     levels : tuple of str
-        Names of the columns of `errors`: "pooled", "hub", "independent" and the graph's.
+        Names of the columns of `errors`: "pooled", "hub", "intercepts", "independent" and the graph's.
     errors : array of shape (n, levels)
         Root mean squared errors, in the units of the target; NaN where no row of a task was held out.
     total : array of shape (levels,)
@@ -183,7 +184,7 @@ def _by_density(
     result: PathResult, errors: FoldErrors, table: Sequence[dict[str, Any]]
 ) -> tuple[PathResult, FoldErrors]:
     """Simple levels first, graphs from sparse to dense, separate models last."""
-    place = {"pooled": -2.0, "hub": -1.0, "independent": np.inf}
+    place = {"pooled": -3.0, "intercepts": -2.0, "hub": -1.0, "independent": np.inf}
     # Of a model from a file only the table knows how many edges a level has.
     known = [row["n_edges"] for row in table] if len(table) == len(result.levels) else [0] * len(result.levels)
     edges = [place.get(level.name, float(count)) for level, count in zip(result.levels, known)]
@@ -199,8 +200,8 @@ def _with_simple_levels(model: GGMTLRegressor, result: PathResult, known: FoldEr
     settings = model._settings_used
 
     def simple(folded: FoldedLoss) -> list[GraphFit]:
-        makers = (pooled_level, *((hub_level,) if settings.hub else ()), independent_level)
-        return [make(folded.total, settings) for make in makers]
+        levels = simple_levels(folded.total, settings)
+        return levels if settings.hub else [pooled_level(folded.total, settings), *levels]
 
     folded = model._folded()
     errors = cross_validate(folded, simple)
@@ -317,7 +318,8 @@ def _verdict(
         )
     if names[chosen] == "independent":
         return "Sharing does not help: every task does best by itself."
-    found = "No structure found beyond the common model"
+    common = "common slopes" if names[chosen] == "intercepts" else "the common model"
+    found = f"No structure found beyond {common}"
     if over_alone.low > 0:
         return f"{found}, which lowers the error by {_percent(over_alone)} against every task by itself."
     return f"{found}."

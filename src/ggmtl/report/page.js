@@ -333,7 +333,7 @@
   };
   const tableOf = (head, rows) => element("table", {}, element("thead", {}, element("tr", {}, ...head.map((text) => element("th", { scope: "col" }, text)))),
     element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((text, k) => (k ? element("td", {}, text) : element("th", { scope: "row", title: text }, text)))))));
-  const levelTitle = (level) => ({ pooled: "One model for all", hub: "Common model", independent: "Separate models" }[level.name] || `Graph, ${links(level.n_edges)}`);
+  const levelTitle = (level) => ({ pooled: "One model for all", hub: "Common model", intercepts: "Common slopes", independent: "Separate models" }[level.name] || `Graph, ${links(level.n_edges)}`);
   const showPanel = () => {
     panel.replaceChildren(...(state.task !== null ? taskPanel(state.task) : state.edge ? edgePanel(state.edge) : overview()));
   };
@@ -359,7 +359,7 @@
     const parts = [element("h3", { class: "name" }, "Overview"), element("p", {}, linked ? "Choose a task or a link to see what is behind it." : "Choose a task to see its model and its errors.")];
     if (!linked) parts.push(element("p", {}, emptyWords()));
     if (state.colour === "gain" && gains.length) {
-      parts.push(element("h4", {}, `Error against ${{ pooled: "one model for all", hub: "the common model", independent: "separate models" }[data.verdict.against] || "the best simple model"}`), element("div", { class: "scale" }), element("div", { class: "ends" }, element("span", {}, `${percent(gainBound).slice(1)} worse`), element("span", {}, `${percent(gainBound).slice(1)} better`)));
+      parts.push(element("h4", {}, `Error against ${{ pooled: "one model for all", hub: "the common model", intercepts: "common slopes", independent: "separate models" }[data.verdict.against] || "the best simple model"}`), element("div", { class: "scale" }), element("div", { class: "ends" }, element("span", {}, `${percent(gainBound).slice(1)} worse`), element("span", {}, `${percent(gainBound).slice(1)} better`)));
       const sorted = tasks.map((_, i) => i).filter((i) => tasks[i].gain !== null).sort((a, b) => tasks[b].gain - tasks[a].gain);
       parts.push(element("h4", {}, "Tasks that gain most"), gainList(sorted.slice(0, 6)), element("h4", {}, "Tasks that gain least"), gainList(sorted.slice(-6).reverse()));
       return parts;
@@ -474,7 +474,7 @@
     const finest = Math.min(...known.map(([entry]) => entry.standard_error || entry.error)) || 1;
     known.forEach(([entry, k], place) => {
       const y = step * (place + 0.5), spread = entry.standard_error || 0, chosen = k === chosenLevel;
-      const simple = ["pooled", "hub", "independent"].includes(entry.name);
+      const simple = ["pooled", "intercepts", "hub", "independent"].includes(entry.name);
       svg.append(drawn("line", { class: "grid", x1: left, x2: W - right, y1: y, y2: y }), drawn("line", { class: "bar-line", x1: x(entry.error - spread), x2: x(entry.error + spread), y1: y, y2: y }),
         drawn("circle", { class: `dot${simple ? "" : " graph"}`, cx: x(entry.error), cy: y, r: 5 }), drawn("text", { class: chosen ? "strong" : "", x: 0, y: y + 4 }, levelTitle(entry).replace(" for all", "") + (chosen ? " ✓" : "")),
         drawn("text", { class: chosen ? "strong" : "", x: W, y: y + 4, "text-anchor": "end" }, fixed(entry.error, finest)));
@@ -501,12 +501,12 @@
     const best = known.find(([, k]) => k === chosenLevel);
     if (best) svg.append(drawn("line", { class: "base", x1: left, x2: W - right, y1: y(best[0].error), y2: y(best[0].error) }));
     known.forEach(([entry, k], place) => {
-      const simple = ["pooled", "hub", "independent"].includes(entry.name), chosen = k === chosenLevel, spread = entry.standard_error || 0;
+      const simple = ["pooled", "intercepts", "hub", "independent"].includes(entry.name), chosen = k === chosenLevel, spread = entry.standard_error || 0;
       const group = drawn("g", { tabindex: 0, role: "button", "aria-label": `${levelTitle(entry)}: error ${number(entry.error, 4)} ± ${number(spread, 2)}${chosen ? ", chosen" : ""}` });
       group.append(drawn("title", {}, `${levelTitle(entry)}\nerror ${number(entry.error, 4)} ± ${number(spread, 2)}`), drawn("rect", { x: x(place) - 30, y: top, width: 60, height: H - top - bottom, fill: "transparent" }),
         drawn("line", { class: "bar-line", x1: x(place), x2: x(place), y1: y(entry.error - spread), y2: y(entry.error + spread) }), drawn("circle", { class: `dot${simple ? "" : " graph"}`, cx: x(place), cy: y(entry.error), r: 5 }));
       if (chosen) group.append(drawn("circle", { class: "ring", cx: x(place), cy: y(entry.error), r: 10 }));
-      group.append(drawn("text", { class: chosen ? "strong" : "", x: x(place), y: H - bottom + 22, "text-anchor": "middle" }, simple ? { pooled: "One model", hub: "Common model", independent: "Separate models" }[entry.name] : `Graph, ${links(entry.n_edges)}`));
+      group.append(drawn("text", { class: chosen ? "strong" : "", x: x(place), y: H - bottom + 22, "text-anchor": "middle" }, simple ? { pooled: "One model", intercepts: "Common slopes", hub: "Common model", independent: "Separate models" }[entry.name] : `Graph, ${links(entry.n_edges)}`));
       group.append(drawn("text", { class: chosen ? "strong" : "", x: x(place), y: H - bottom + 39, "text-anchor": "middle" }, fixed(entry.error, finest) + (chosen ? " · chosen" : "")));
       const open = () => { const place = ordered.findIndex((other) => other.index === k); if (place >= 0) setStop(place); };
       group.addEventListener("click", open); group.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); open(); } });

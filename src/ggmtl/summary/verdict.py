@@ -10,11 +10,17 @@ from ggmtl.graph import TaskGraph
 from ggmtl.scoring import FoldErrors
 from ggmtl.summary.phrases import count, interval, percent
 
-SIMPLE_LEVELS = ("pooled", "hub", "independent")
-LEVEL_NAMES = {"pooled": "one model for all", "hub": "the common model", "independent": "separate models"}
+SIMPLE_LEVELS = ("pooled", "hub", "intercepts", "independent")
+LEVEL_NAMES = {
+    "pooled": "one model for all",
+    "hub": "the common model",
+    "intercepts": "common slopes",
+    "independent": "separate models",
+}
 _SIMPLE_VERDICTS = {
     "pooled": "One model serves all tasks: no task differs from the others beyond noise.",
     "hub": "No structure found beyond the common model.",
+    "intercepts": "No structure found beyond common slopes: only the intercepts of the tasks differ.",
     "independent": "Sharing does not help: every task is best served by its own rows.",
 }
 _MEANINGS = {
@@ -24,6 +30,8 @@ _MEANINGS = {
     "hub": "All tasks follow one common model, and each departs from it in its own way. Linking tasks that depart "
     "alike does not predict rows not seen any better, so no link is drawn; every task still learns from all others "
     "through the common model.",
+    "intercepts": "What a feature does is the same in all tasks. Each task has an intercept of its own, learned from its "
+    "own rows alone, because intercepts go with the features: drawing them together would spoil the slopes.",
     "independent": "What one task shows does not carry over to another: each model is learned from its own rows.",
     "unmeasured hub": "All tasks follow one common model, and each departs from it in its own way. The evidence "
     "supports no link between tasks that depart alike, so none is drawn; every task still learns from all others "
