@@ -7,10 +7,11 @@ import pytest
 
 from ggmtl.candidates import KNN
 from ggmtl.datasets import make_line, make_star, make_tree
+from ggmtl.datasets._series import forecast_tasks
 from ggmtl.errors import InputError, MissingExtraError, ParameterError
 from ggmtl.graph import TaskGraph
 from ggmtl.inspection import fuzzy_graph_scores, task_rmse
-from ggmtl.reproduce import TARGETS, Cell, CellCache, compute_missing, figures, run
+from ggmtl.reproduce import TARGETS, Cell, CellCache, compute_missing, figures, problems, run
 from ggmtl.reproduce.__main__ import main
 from ggmtl.reproduce.figures import figure_row
 from ggmtl.reproduce.methods import (
@@ -159,6 +160,49 @@ def test_held_out_visits_share_no_visit_with_training(monkeypatch):
         pytest.skip(str(error))
     assert train.X.shape[1] == 19
     assert not np.intersect1d(train.groups, test.groups).size
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "rows", "weeks"), [("sales weeks r=0.5", 1, 24), ("tmy3 every=24 weeks r=0.2", 7, 10)]
+)
+def test_held_out_weeks_share_no_week_with_training(name, rows, weeks):
+    try:
+        (train, test), (given, later) = (load_problem(text, 0) for text in (name, name.split(" weeks")[0]))
+    except InputError as error:
+        pytest.skip(str(error))
+    assert not np.intersect1d(train.groups, test.groups).size
+    assert len(np.unique(train.groups)) == weeks
+    one = train.tasks == train.tasks[0]
+    assert np.bincount(train.groups[one]).max() == rows
+    # The rows are those of the given split, drawn otherwise.
+    pooled, known = (
+        np.vstack([np.column_stack([part.X, part.y]) for part in parts]) for parts in ((train, test), (given, later))
+    )
+    np.testing.assert_array_equal(pooled[np.lexsort(pooled.T)], known[np.lexsort(known.T)])
+    other = load_problem(name, 1)[0]
+    assert not np.array_equal(np.unique(other.groups), np.unique(train.groups))
+
+
+def forget_series():
+    problems._given.cache_clear()
+    problems._by_week.cache_clear()
+
+
+def test_weeks_follow_the_rows_of_each_series(monkeypatch):
+    series = forecast_tasks(np.arange(3 * 700.0).reshape(3, 700), np.array(list("cab")), 30, 8, 0.2, every=24)
+    monkeypatch.setattr("ggmtl.reproduce.problems.load_tmy3", lambda *_, **__: series)
+    forget_series()
+    try:
+        train, test = load_problem("tmy3 h=8 every=24 weeks r=0.5", 0)
+    finally:
+        forget_series()
+    for part in (train, test):
+        # The first value of a row's window says the hour that it stands at.
+        np.testing.assert_array_equal(part.groups, (part.X[:, 0] % 700) // 168)
+    assert problems.keeps_groups("tmy3 weeks")
+    assert problems.is_given("tmy3 h=8")
+    assert not problems.is_given("tmy3 h=8 weeks")
 
 
 def small_data(seed=0):
