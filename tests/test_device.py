@@ -211,11 +211,14 @@ def test_equal_seeds_give_equal_rounds(place):
 def test_learned_neighbours_differ_by_no_more_than_samples_do(place):
     (here,), models, places = smooth_problem()
     state, groups = neighbour_state(places, 5), np.zeros(5, dtype=int)
-    one, two = (learn_neighbours(here, state, groups, seed=seed) for seed in (0, 1))
-    found = learn_neighbours(DeviceLoss.of(here, place), state, groups)
+    mine = [learn_neighbours(here, state, groups, seed=seed) for seed in range(5)]
+    its = [learn_neighbours(DeviceLoss.of(here, place), state, groups, seed=seed) for seed in range(5)]
+    one, two, found = *mine[:2], its[0]
     between = relative(one.coefficients, two.coefficients)
     assert relative(found.coefficients, one.coefficients) < 1.5 * between + 1e-4
-    assert relative(found.coefficients, models) == pytest.approx(relative(one.coefficients, models), rel=0.03)
+    # One error varies by 2 % from seed to seed.
+    here_error, there_error = (np.mean([relative(fit.coefficients, models) for fit in fits]) for fits in (mine, its))
+    assert there_error == pytest.approx(here_error, rel=0.03)
     np.testing.assert_allclose(found.hub, one.hub, rtol=0.2)
     alike = np.corrcoef(np.log([found.edge_values, one.edge_values, two.edge_values]))
     assert alike[0, 1] > alike[1, 2] - 0.1
