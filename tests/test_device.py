@@ -219,7 +219,8 @@ def test_learned_neighbours_differ_by_no_more_than_samples_do(place):
     # One error varies by 2 % from seed to seed.
     here_error, there_error = (np.mean([relative(fit.coefficients, models) for fit in fits]) for fits in (mine, its))
     assert there_error == pytest.approx(here_error, rel=0.03)
-    np.testing.assert_allclose(found.hub, one.hub, rtol=0.2)
+    # Beside edges of this strength the hub is as good as gone, at whatever tiny strength it stopped.
+    np.testing.assert_allclose(found.hub, one.hub, rtol=0.2, atol=1e-4 * one.edge_values.mean())
     alike = np.corrcoef(np.log([found.edge_values, one.edge_values, two.edge_values]))
     assert alike[0, 1] > alike[1, 2] - 0.1
 
