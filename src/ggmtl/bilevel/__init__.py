@@ -4,14 +4,17 @@ from ggmtl.bilevel.by_coordinates import learn_by_coordinates, probability_of_sh
 from ggmtl.bilevel.by_evidence import learn_by_evidence
 from ggmtl.bilevel.by_validation import EDGE_SOLVERS, learn_by_validation
 from ggmtl.bilevel.fit import GraphFit, Settings, present_problem, refit
+from ggmtl.bilevel.level_evidence import LevelEvidence, level_evidence
 
 __all__ = [
     "EDGE_SOLVERS",
     "GraphFit",
+    "LevelEvidence",
     "Settings",
     "learn_by_coordinates",
     "learn_by_evidence",
     "learn_by_validation",
+    "level_evidence",
     "present_problem",
     "probability_of_sharing",
     "refit",
