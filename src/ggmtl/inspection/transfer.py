@@ -87,8 +87,8 @@ class TransferReport:
     >>> data = make_clusters(3, n_tasks=12, n_features=4, random_state=0)
     >>> model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
     >>> report = transfer_report(model)
-    >>> report.levels[:2], len(report.errors), report.errors.shape[1] == len(report.levels)
-    (('pooled', 'hub'), 12, True)
+    >>> report.levels[:3], len(report.errors), report.errors.shape[1] == len(report.levels)
+    (('pooled', 'intercepts', 'hub'), 12, True)
     """
 
     tasks: np.ndarray
