@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from ggmtl.bilevel import Settings, by_evidence, by_samples, learn_by_evidence
+from ggmtl.bilevel.scaled import ScaledProblem, near_in_memory
 from ggmtl.candidates import KNN, Complete
-from ggmtl.levels import candidate_models, hub_level
-from ggmtl.statistics import LeastSquares
+from ggmtl.criteria.evidence_neighbours import solves_for
+from ggmtl.levels import candidate_models, hub_level, learn_levels
+from ggmtl.statistics import FoldedLoss, LeastSquares
 
 
 def losses(models: np.ndarray, n_rows: int, seed: int = 0) -> LeastSquares:
@@ -102,3 +106,65 @@ def test_models_of_the_sampled_graph_solve_its_system(monkeypatch):
         gradient[i] += pull
         gradient[j] -= pull
     assert np.abs(gradient).max() < 1e-5 * np.abs(loss.moment).max()
+
+
+def smooth(n=400, d=6, seed=0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    return np.sin(random.uniform(size=(n, 2)) @ random.normal(scale=3.0, size=(2, d)))
+
+
+def test_neighbours_stand_near_one_another_in_memory():
+    random = np.random.default_rng(0)
+    places = random.uniform(size=(2000, 2))
+    edges = KNN(k=6).propose(places, np.arange(2000)).edges
+    order = near_in_memory(edges, 2000)
+    assert sorted(order.tolist()) == list(range(2000))
+    position = np.argsort(order)
+    gap, before = (np.abs(np.diff(at[edges], axis=1)).mean() for at in (position, np.arange(2000)))
+    assert gap < 0.2 * before
+
+
+def test_an_order_of_the_tasks_changes_no_model():
+    models = smooth()
+    loss = losses(models, 9)
+    settings = Settings("squared_l2", KNN(), None, True, np.arange(6) < 5)
+    hub = hub_level(loss, settings)
+    candidates = KNN(k=5).propose(models, np.arange(400))
+    random = np.random.default_rng(1)
+    plain = ScaledProblem.of(loss, settings, hub)
+    mixed = ScaledProblem.of(loss, settings, hub, random.permutation(400))
+    values = random.uniform(0.5, 2.0, len(candidates.edges))
+    fits = []
+    for problem in (plain, mixed):
+        # The edges by name, so that each gets the value that is its own.
+        state = problem.first_neighbours(candidates)
+        names = np.arange(400) if problem.order is None else problem.order
+        own = np.searchsorted(candidates.edges @ [400, 1], np.sort(names[state.edges], axis=1) @ [400, 1])
+        state = replace(state, edge_values=values[own])
+        found = solves_for(problem.loss).models(state)
+        outcome = {"iterations": 1, "status": "converged", "certificate": 0.0, "history": ()}
+        fits.append(problem.as_fit(state.edges, state.edge_values, state.hub, found, value=0.0, outcome=outcome,
+                                   reported=state.edge_values))  # fmt: skip
+    np.testing.assert_array_equal(fits[0].edges, fits[1].edges)
+    np.testing.assert_allclose(fits[0].edge_values, fits[1].edge_values)
+    np.testing.assert_allclose(fits[0].reported_weights, fits[1].reported_weights)
+    np.testing.assert_allclose(fits[0].coefficients, fits[1].coefficients, atol=1e-4)
+    # And back again.
+    again = mixed.neighbours_of(fits[0])
+    np.testing.assert_allclose(again.coefficients[np.argsort(mixed.order)], plain.neighbours_of(fits[0]).coefficients)
+
+
+def test_a_fit_in_another_order_is_as_good(monkeypatch):
+    monkeypatch.setattr(by_evidence, "EXACT_SIZE", 0)
+    monkeypatch.setattr(by_samples, "CLUSTER_NUMBERS", 0)
+    models = smooth()
+    loss = losses(models, 9)
+    settings = Settings("squared_l2", KNN(), None, True, np.ones(6, dtype=bool))
+    hub = hub_level(loss, settings)
+    errors = {}
+    for numbers in (1 << 40, 0):
+        monkeypatch.setattr(by_evidence, "ORDERED_NUMBERS", numbers)
+        graphs = learn_levels(FoldedLoss((loss,)), settings, np.arange(400), "evidence", True)
+        errors[numbers] = [np.linalg.norm(fit.coefficients - models) for fit in graphs]
+    np.testing.assert_allclose(errors[0], errors[1 << 40], rtol=0.05)
+    assert errors[0][-2] < 0.8 * np.linalg.norm(hub.coefficients - models)
