@@ -129,7 +129,7 @@ def cluster_evidence(
     about_cluster = spread + np.einsum("c,ckk->k", size, gamma_inverse)
     about_cluster += np.einsum("c,cka,cka->k", size, followed, follow)
     about_cluster -= 2.0 * np.einsum("cka,cak->k", inverses, a[:, None] * gamma_inverse)
-    about_cluster -= 2.0 * np.einsum("cka,cab,ckb->k", inverses, by_common, follow, optimize=True)
+    about_cluster -= 2.0 * np.einsum("ckb,ckb->k", np.matmul(inverses, by_common), follow)
     about_hub = spread + n * np.diag(pooled_inverse) - 2.0 * np.einsum("cka,cak->k", inverses, by_common)
     apart = ((coefficients - centre[cluster]) ** 2).sum(axis=0), ((coefficients - common) ** 2).sum(axis=0)
     quadratic = 2 * loss.value(coefficients) + a @ apart[0] + hub @ apart[1] + ridge * float((coefficients**2).sum())

@@ -20,8 +20,8 @@ import numpy as np
 from ggmtl import kernels
 from ggmtl.statistics import LeastSquares
 
-# So many numbers are held at a time.
-_CHUNK_NUMBERS = 1 << 19
+# So many numbers are held at a time; of inverses more, because those that are not held are computed twice.
+_CHUNK_NUMBERS, _INVERSE_NUMBERS = 1 << 19, 1 << 21
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> H
     n, p = loss.moment.shape
     hub = np.asarray(hub, dtype=float)
     total, right, log_det = np.zeros((p, p)), np.zeros(p), 0.0
-    parts = chunks(n, p * p)
+    parts = chunks(n, p * p, _INVERSE_NUMBERS)
     for rows in parts:
         inverse, chunk_log_det = task_inverses(loss.gram[rows], hub + ridge)
         log_det += chunk_log_det
@@ -116,9 +116,9 @@ def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> H
     return HubEvidence(float(value), 0.5 * (expected - n / hub), expected, coefficients, common, noise)
 
 
-def chunks(n: int, numbers: int) -> list[slice]:
+def chunks(n: int, numbers: int, at_a_time: int = _CHUNK_NUMBERS) -> list[slice]:
     """Consecutive ones of n things, of so many numbers each, that are held at a time."""
-    step = max(1, _CHUNK_NUMBERS // numbers)
+    step = max(1, at_a_time // numbers)
     return [slice(first, min(first + step, n)) for first in range(0, n, step)]
 
 
