@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ggmtl.errors import ParameterError, SolverError, check_choice
-from ggmtl.solvers import ConjugateGradient, Direct, prepare
+from ggmtl.solvers import Prepared, prepare
 from ggmtl.statistics import LeastSquares
 from ggmtl.system import Curvature, TaskSystem
 
@@ -44,7 +44,7 @@ class InnerSolution:
 
     coefficients: np.ndarray
     force: np.ndarray
-    prepared: Direct | ConjugateGradient
+    prepared: Prepared
     iterations: int
     residual: float
 

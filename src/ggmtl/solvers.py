@@ -14,9 +14,11 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.linalg.lapack import dpocon
 
-from ggmtl import kernels
-from ggmtl.errors import SingularSystemError, SolverError, check_choice
+from ggmtl import kernels, low_rank, shared_design
+from ggmtl.errors import SingularSystemError, check_choice
 from ggmtl.preconditioners import DENSE_TASKS, BlockJacobi, Preconditioner, TwoLevel, make_preconditioner
+from ggmtl.shared_design import SharedDesign
+from ggmtl.solution import Solution
 from ggmtl.system import TaskSystem
 
 # A Cholesky factor of this order costs about as much as one iterative solve.
@@ -27,46 +29,6 @@ _PATIENCE = 100
 # Of many tasks, a fused step of block-Jacobi costs a tenth of a two-level cycle, and needs nothing but the blocks.
 # So it may try for this many steps before the cycle, which takes 25 at most, takes over.
 _TRIAL = 300
-
-
-@dataclass(frozen=True)
-class Solution:
-    """What a solver returns.
-
-    Parameters
-    ----------
-    value : array of shape (n, p) or (n, p, r)
-        The solution.
-    iterations : int
-        Iterations taken; zero for the direct solver.
-    residual : float
-        Largest ‖R − A V‖/‖R‖ over right-hand sides, computed from the solution itself.
-    status : str
-        ``"direct"``, ``"converged"``, ``"stalled"`` or ``"max_iter"``.
-    applications : int
-        How often A was applied, preconditioner included; what the fused kernel saves is not deducted.
-    """
-
-    value: np.ndarray
-    iterations: int
-    residual: float
-    status: str
-    applications: int = 0
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether the tolerance was reached."""
-        return self.status in ("direct", "converged")
-
-    def require(self, accuracy: float) -> Solution:
-        """Return self, or refuse a solution worse than `accuracy`."""
-        if self.succeeded or self.residual <= accuracy:
-            return self
-        raise SolverError(
-            f"The linear system was solved only to a relative residual of {self.residual:.1e} after "
-            f"{self.iterations} iterations ({self.status}). The problem is badly conditioned: use a larger ridge, "
-            "weaker coupling, or remove (nearly) collinear features."
-        )
 
 
 class Prepared(Protocol):
@@ -147,13 +109,13 @@ class ConjugateGradient:
 
     def _by_columns(self, right: np.ndarray, start: np.ndarray | None, tol: float) -> Solution:
         """One right-hand side after the other: the fused step takes one, and is faster even so."""
-        value, worst = np.empty_like(right), None
+        value, found = np.empty_like(right), []
         for column in range(right.shape[2]):
             first = None if start is None else np.ascontiguousarray(start[..., column])
-            found = self.solve(np.ascontiguousarray(right[..., column]), first, tol)
-            value[..., column] = found.value
-            worst = found if worst is None or found.residual > worst.residual else worst
-        return replace(worst, value=value)
+            one = self.solve(np.ascontiguousarray(right[..., column]), first, tol)
+            value[..., column] = one.value
+            found.append(replace(one, value=value))
+        return max(found, key=lambda one: one.residual)
 
     def _solve(self, right: np.ndarray, start: np.ndarray | None, tol: float) -> Solution:
         goal = tol * _norms(right)
@@ -235,13 +197,18 @@ class ConjugateGradient:
         return steps
 
 
-def prepare(system: TaskSystem, method: str = "auto") -> Direct | ConjugateGradient:
-    """Make a system ready: ``"direct"``, ``"pcg"``, or the cheaper of the two."""
+def prepare(system: TaskSystem, method: str = "auto") -> Direct | ConjugateGradient | SharedDesign:
+    """Make a system ready: ``"direct"``, ``"pcg"``, or the cheapest way that its form allows."""
     check_choice("method", method, ("auto", "direct", "pcg"))
     n, p = system.shape
     if method == "direct" or (method == "auto" and n * p <= DIRECT_SIZE):
         return Direct.of(system)
     system.check_determined()
+    if method == "auto":
+        if (shared := shared_design.prepare(system)) is not None:
+            return shared
+        if (narrow := low_rank.prepare(system)) is not None:
+            return ConjugateGradient(*narrow)
     return ConjugateGradient.of(system)
 
 

@@ -25,7 +25,7 @@ from ggmtl.criteria.evidence_edges import EvidenceModel, inner_quadratic, prior_
 from ggmtl.criteria.evidence_hub import chunks, profiled_noise
 from ggmtl.criteria.evidence_sampling import posterior_noise, sampled_prior_terms
 from ggmtl.criteria.evidence_strengths import group_labels
-from ggmtl.solvers import ConjugateGradient, Direct, prepare
+from ggmtl.solvers import Prepared, prepare
 from ggmtl.statistics import LeastSquares
 
 # Rounds, and those of them after which candidates are proposed anew.
@@ -248,7 +248,7 @@ def _expected_squares(models: np.ndarray, samples: np.ndarray, noise: float, edg
     return squares
 
 
-def _solve_few(solver: Direct | ConjugateGradient, right: np.ndarray) -> np.ndarray:
+def _solve_few(solver: Prepared, right: np.ndarray) -> np.ndarray:
     """Samples for the right-hand sides, in their place; of very many tasks two at a time, to spare memory."""
     together = right.shape[2] if right.size <= _LARGE_SAMPLES else 2
     for first in range(0, right.shape[2], together):
