@@ -215,9 +215,9 @@ def test_intercepts_that_go_with_the_features_are_left_to_their_tasks(tmp_path):
     model.save(tmp_path / "m.ggmtl")
     copy = load_model(tmp_path / "m.ggmtl")
     np.testing.assert_array_equal(copy.predict(X[:9], tasks=tasks[:9]), model.predict(X[:9], tasks=tasks[:9]))
-    mean, deviation = model.predict(X[:9], tasks=tasks[:9], return_std=True)
+    _, deviation = model.predict(X[:9], tasks=tasks[:9], return_std=True)
     assert np.isfinite(deviation).all()
-    model.add_task(99, X[:5] + [10.0, 0.0], y[:5] + 50.0)
+    model.add_task(99, X[:5] + np.array([10.0, 0.0]), y[:5] + 50.0)
     assert model.intercept_[-1] > 30.0
 
 

@@ -14,9 +14,8 @@ import numpy as np
 from ggmtl.errors import InputError, ParameterError, did_you_mean
 from ggmtl.inspection.effects import Effects, effects_of
 from ggmtl.posterior import WithoutEdge, user_units
-from ggmtl.posterior.removal import part_of
+from ggmtl.posterior.neighbourhood import Near
 from ggmtl.regressor import GGMTLRegressor
-from ggmtl.statistics import LeastSquares
 from ggmtl.tasks import locate_tasks
 
 
@@ -30,7 +29,8 @@ class FeatureAgreement:
     coefficients : tuple of two floats
         Of the two tasks, in the fitted model.
     difference, standard_error : float
-        Between the two without the edge, and its standard error: whether they would agree by themselves.
+        Between the two without the edge, and its standard error: whether they would agree by themselves. Of
+        many tasks that are all tied to one another, the standard error is right to some thousandths.
     moved : tuple of two floats
         By how much the edge moved each.
     """
@@ -164,8 +164,9 @@ def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
     fit, effects = model._fit_used, effects_of(model)
     present = fit.edge_values > 0
     here = (fit.edges[present] == [i, j]).all(axis=1)
-    removal = effects.total.removal(i, j)
-    errors = _errors(effects, removal, i, j)
+    near = effects.around(i, j)
+    removal = effects.total.removal(i, j, near, scored=not effects.folds)
+    errors = _errors(effects, removal, i, j, near.change)
     unit = model._scaling.target_scale
     error, without, total, total_without = (float(np.sqrt(value)) * unit for value in errors)
     weights = fit.edge_weights(model._settings_used.slopes)[present]
@@ -179,7 +180,7 @@ def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
         total,
         total_without,
         bool(effects.folds),
-        _agreements(model, removal, model._noise_variance(), *locate_tasks(model.tasks_, np.array([a, b]))),
+        _agreements(model, removal, effects.noise, *locate_tasks(model.tasks_, np.array([a, b]))),
         _common_neighbours(model, i, j),
         bool(present.any()),
     )
@@ -210,15 +211,12 @@ def _nearest(label: Any, known: np.ndarray) -> str:
     return f" It has {len(known):,} tasks, from {first!r} to {last!r}."
 
 
-def _errors(effects: Effects, removal: WithoutEdge, i: int, j: int) -> list[float]:
+def _errors(effects: Effects, removal: WithoutEdge, i: int, j: int, near: Near | None) -> list[float]:
     """Mean squared errors: of the pair with and without the edge, of all tasks with and without."""
-    part = None if effects.total.problem is None else part_of(effects.total.problem, i)
-    parts: list[tuple[LeastSquares, np.ndarray, np.ndarray]] = [
-        (fold.scored, fold.before, fold.without(i, j, part)) for fold in effects.folds
-    ] or [(effects.total.scored, removal.before, removal.coefficients)]
-    count = np.sum([loss.count for loss, _, _ in parts], axis=0)
-    kept = np.sum([2.0 * loss.task_values(before) for loss, before, _ in parts], axis=0)
-    gone = np.sum([2.0 * loss.task_values(after) for loss, _, after in parts], axis=0)
+    parts = [(fold, fold.without(i, j, near)) for fold in effects.folds] or [(effects.total, removal.coefficients)]
+    count = np.sum([part.scored.count for part, _ in parts], axis=0)
+    kept = np.sum([part.errors for part, _ in parts], axis=0)
+    gone = np.sum([part.errors_of(after) for part, after in parts], axis=0)
     pair, rows = [i, j], float(count[[i, j]].sum())
     means = [float(side[pair].sum()) / max(rows, 1.0) for side in (kept, gone)]
     return means + [float(side.sum()) / float(count.sum()) for side in (kept, gone)]

@@ -5,7 +5,7 @@ With w = eΛ, b = d_i − d_j and u = w_i − w_j, taking the edge (i, j) out of
     V' = V + A'⁻¹(b ⊗ wu) ,     S' = bᵀA'⁻¹b ,
 
 σ²S' being the covariance of w_i − w_j without the edge. Each is a solve with a right-hand side at two tasks. It starts
-from the answer of their own part of the graph, which nothing but the hub ties to the rest.
+from the answer of the tasks near them, and goes on with all tasks only as far as what is left over asks for.
 """
 
 from __future__ import annotations
@@ -14,22 +14,29 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from ggmtl import kernels
 from ggmtl.inner import InnerProblem, solve_inner
+from ggmtl.posterior.common_model import CommonAnswer, covariance_beside_hub
+from ggmtl.posterior.neighbourhood import Links, Near, near_size
 from ggmtl.preconditioners import BlockJacobi
-from ggmtl.solvers import DIRECT_SIZE, ConjugateGradient, Direct, prepare
+from ggmtl.solvers import DIRECT_SIZE, ConjugateGradient, Direct, Prepared, prepare
 from ggmtl.system import TaskSystem
 
 # Relative residuals, of the models and of what an edge changes: errors are then right to far better than a millionth.
 # S' has the square of its residual as its error.
-MODEL_TOL, CHANGE_TOL, _COVARIANCE_TOL = 1e-8, 1e-7, 3e-4
+MODEL_TOL, CHANGE_TOL, _COVARIANCE_TOL = 3e-8, 1e-7, 3e-4
+# Beside the moments of the two tasks, what may be left over of a change that starts from the tasks near them: far from
+# the two, or, where only the hub leads there, the same way in all tasks, which adds up.
+LEFT_OVER, HUB_LEFT_OVER = 1e-5, 2e-6
+# Whatever residual is small enough, this much is asked of all tasks, and of those near the two.
+_LOOSEST, _START_TOL = 0.1, 1e-5
 # A factor of so few tasks costs less than the solves of S' one by one.
 _FACTOR_TASKS, _FACTOR_SIZE = 60, 2000
-# Below this many coefficients a part of the graph is not worth looking for.
-_PARTS_FROM = 5000
+# Below this many coefficients the tasks near a pair are not worth looking for.
+_NEAR_FROM = 5000
+# So many of the tasks near a pair tell S', to some thousandths where there are more.
+_COVARIANCE_TASKS = 128
 # So many numbers of A⁻¹b are kept at once.
 _KEPT_NUMBERS = 5_000_000
 # Steps after which a preconditioner that knows the graph would have been the better choice.
@@ -60,10 +67,11 @@ class FewSolves:
     the graph takes over, then and from then on.
     """
 
-    def __init__(self, system: TaskSystem, blocks: BlockJacobi | None = None):
+    def __init__(self, system: TaskSystem, beside: FewSolves | None = None, changed: tuple[int, ...] = ()):
         self.system = system
-        self._blocks = blocks
-        self._slow = False
+        # What is known of a system that differs in the edges of the tasks `changed` only.
+        self._beside, self._changed = beside, list(changed)
+        self._slow = beside is not None and beside._slow
 
     def solve(self, right: np.ndarray, start: np.ndarray | None = None, tol: float = MODEL_TOL) -> np.ndarray:
         """The solution, shape (n, p)."""
@@ -76,11 +84,27 @@ class FewSolves:
 
     def without_edge(self, system: TaskSystem, i: int, j: int) -> FewSolves:
         """For A without the edge (i, j): the blocks of all other tasks stay."""
-        if self._small or self._slow:
-            return FewSolves(system)
-        pair, inverse = [i, j], self.blocks.inverse.copy()
-        inverse[pair] = kernels.inverse_blocks(system.gram[pair], system.block_diagonal()[pair])[0]
-        return FewSolves(system, BlockJacobi(inverse))
+        return FewSolves(system, self, (i, j))
+
+    @cached_property
+    def common(self) -> CommonAnswer:
+        """What the common model answers, the same with and without one edge to a share of 1/n."""
+        return CommonAnswer(self) if self._beside is None else self._beside.common
+
+    def alike(self, value: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """V + 1 ⊗ c, c = (Σ_i G_i + ρ)⁻¹ Σ_i R_i, and what it leaves over of R: what a hub makes all tasks do alike.
+
+        Neither edges nor the hub act on 1 ⊗ c.
+        """
+        if not self.system.hub.any():
+            return value, rest
+        shift = np.broadcast_to(np.linalg.lstsq(self._pooled, rest.sum(axis=0), rcond=None)[0], value.shape)
+        return value + shift, rest - self.system.apply(shift)
+
+    @cached_property
+    def _pooled(self) -> np.ndarray:
+        ridge = np.broadcast_to(self.system.ridge, self.system.shape).sum(axis=0)
+        return self.system.gram.sum(axis=0) + np.diag(ridge)
 
     @property
     def _small(self) -> bool:
@@ -89,7 +113,11 @@ class FewSolves:
     @cached_property
     def blocks(self) -> BlockJacobi:
         """The inverse of the diagonal blocks of A."""
-        return BlockJacobi.of(self.system) if self._blocks is None else self._blocks
+        if self._beside is None:
+            return BlockJacobi.of(self.system)
+        inverse, own = self._beside.blocks.inverse.copy(), self.system.block_diagonal()[self._changed]
+        inverse[self._changed] = kernels.inverse_blocks(self.system.gram[self._changed], own)[0]
+        return BlockJacobi(inverse)
 
     @cached_property
     def _quick(self) -> ConjugateGradient:
@@ -98,19 +126,32 @@ class FewSolves:
         return ConjugateGradient(self.system, self.blocks, _STEPS)
 
     @cached_property
-    def _thorough(self) -> Direct | ConjugateGradient:
+    def _thorough(self) -> Prepared:
         return prepare(self.system)
 
 
-def part_of(problem: InnerProblem, i: int) -> np.ndarray | None:
-    """Positions of the tasks that edges tie to task i, directly or through others; None where that saves little."""
-    n, (first, second) = len(problem.loss.moment), problem.edges.T
-    if problem.loss.moment.size < _PARTS_FROM:
-        return None
-    links = coo_array((np.ones(len(first)), (first, second)), shape=(n, n))
-    label = connected_components(links, directed=False)[1]
-    part = np.flatnonzero(label == label[i])
-    return part if 2 * len(part) <= n else None
+@dataclass(frozen=True)
+class Around:
+    """The tasks near a pair: those that a change starts from, and those that S' is taken from; None for all tasks."""
+
+    change: Near | None = None
+    covariance: Near | None = None
+
+
+def links_of(problem: InnerProblem, values: np.ndarray) -> Links | None:
+    """The neighbours of every task; None where there are too few tasks for a look at some of them to pay."""
+    worth = problem.penalty == "squared_l2" and problem.loss.moment.size >= _NEAR_FROM
+    return Links.of(problem, values) if worth and len(problem.edges) else None
+
+
+def around(links: Links | None, i: int, j: int, p: int) -> Around:
+    """The tasks near i and j that save enough beside all tasks of p coefficients."""
+    if links is None:
+        return Around()
+    near = links.near(i, j, near_size(p))
+    few = links.nearest(near, _COVARIANCE_TASKS)
+    change, covariance = (part if 2 * len(part.tasks) <= links.n_tasks else None for part in (near, few))
+    return Around(change, covariance)
 
 
 def change_without_edge(
@@ -119,20 +160,38 @@ def change_without_edge(
     before: np.ndarray,
     i: int,
     j: int,
-    part: np.ndarray | None = None,
+    near: Near | None = None,
     solver: FewSolves | None = None,
+    residual: float = 0.0,
 ) -> np.ndarray:
     """V' − V of the squared penalty, shape (n, p).
 
-    Given are the models V and, where they are known, the part of the graph that i and j are in and the solver of A.
+    Given are the models V and, where they are known, the tasks near i and j and the solver of A. Where there are such
+    tasks, what is left over after them is little, and far from the two or nearly the same for every task: a norm of
+    `residual` of that is small enough.
     """
     edge = _edge(problem, i, j)
-    pull = values[edge].sum() * problem.coupling * (before[i] - before[j])
+    weight = values[edge].sum() * problem.coupling
     right = np.zeros_like(before)
-    right[i], right[j] = pull, -pull
+    right[i] = weight * (before[i] - before[j])
+    right[j] = -right[i]
     system = problem.system(np.where(edge, 0.0, values))
+    size, tol, start = float(np.linalg.norm(right)), CHANGE_TOL, None
+    if near is not None and size > 0:
+        tol = min(max(tol, residual / size), _LOOSEST)
+        start = np.zeros_like(right)
+        own = FewSolves(near.system(system))
+        start[near.tasks] = own.solve(right[near.tasks], tol=min(max(0.1 * tol, CHANGE_TOL), _START_TOL))
+        if solver is not None:
+            # A' is A but for the edge.
+            rest, along = right - solver.system.apply(start), weight * (start[i] - start[j])
+            rest[i] += along
+            rest[j] -= along
+            start, rest = solver.alike(start, rest)
+            if np.linalg.norm(rest) <= tol * size:
+                return start
     left = FewSolves(system) if solver is None else solver.without_edge(system, i, j)
-    return left.solve(right, _start(system, right[..., None], part)[..., 0], CHANGE_TOL)
+    return left.solve(right, start, tol)
 
 
 def without_edge(
@@ -142,8 +201,12 @@ def without_edge(
     j: int,
     before: np.ndarray | None = None,
     solver: FewSolves | None = None,
+    near: Around | None = None,
+    residual: float = 0.0,
 ) -> WithoutEdge:
-    """The models without the edge (i, j), exactly; the same models where there is no such edge.
+    """The models without the edge (i, j); the same models where there is no such edge.
+
+    Exact, but for S' of very many tasks that are all tied to one another: that is right to some thousandths.
 
     Parameters
     ----------
@@ -156,41 +219,46 @@ def without_edge(
         The models with the edge, where they are known.
     solver : FewSolves, optional
         Of A with the edge, where there is one.
+    near : Around, optional
+        The tasks near i and j, where they are known.
+    residual : float
+        As for :func:`change_without_edge`.
     """
     i, j = sorted((i, j))
     if before is None:
         before = solve_inner(problem, values, tol=1e-11).coefficients
     edge = _edge(problem, i, j)
     left = np.where(edge, 0.0, values)
-    part = part_of(problem, i)
+    near = around(links_of(problem, values), i, j, before.shape[1]) if near is None else near
     if not edge.any():
         after = before
     elif problem.penalty == "squared_l2":
-        after = before + change_without_edge(problem, values, before, i, j, part, solver)
+        after = before + change_without_edge(problem, values, before, i, j, near.change, solver, residual)
     else:
         after = solve_inner(problem, left, before, tol=1e-11).coefficients
     system = problem.hessian(after, left)
     reduced = None if solver is None else solver.without_edge(system, i, j)
-    return WithoutEdge(before, after, difference_covariance(system, i, j, part, reduced))
+    return WithoutEdge(before, after, difference_covariance(system, i, j, near.covariance, reduced))
 
 
 def difference_covariance(
-    system: TaskSystem, i: int, j: int, part: np.ndarray | None = None, solver: FewSolves | None = None
+    system: TaskSystem, i: int, j: int, near: Near | None = None, solver: FewSolves | None = None
 ) -> np.ndarray:
-    """bᵀA⁻¹b with b = d_i − d_j, shape (p, p)."""
+    """bᵀA⁻¹b with b = d_i − d_j, shape (p, p); given the tasks near i and j, from those alone."""
     n, p = system.shape
     if not len(system.edges) and (system.hub > 0).all():
-        return _covariance_beside_hub(system, i, j)
+        return covariance_beside_hub(system, i, j)
+    inside = None if near is None else _covariance_within(system, i, j, near, solver)
+    if inside is not None:
+        return inside
     if system.is_separable and n * p * p > _KEPT_NUMBERS:
-        return _covariance_by_columns(system, i, j, part)
+        return _covariance_by_columns(system, i, j)
     right = np.zeros((n, p, p))
     right[i], right[j] = np.eye(p), -np.eye(p)
     if n <= _FACTOR_TASKS and n * p <= _FACTOR_SIZE:
         response = Direct.of(system).solve(right).value
     elif system.is_separable:
-        solver, start = solver or FewSolves(system), _start(system, right, part, 0.1 * _COVARIANCE_TOL)
-        columns = [solver.solve(right[..., k].copy(), start[..., k].copy(), _COVARIANCE_TOL) for k in range(p)]
-        response = np.stack(columns, axis=-1)
+        response = _by_columns(solver or FewSolves(system), right)
     else:
         response = prepare(system).solve(right, tol=_COVARIANCE_TOL).require(1e-2).value
     left_over = right - system.apply(response)
@@ -199,13 +267,44 @@ def difference_covariance(
     return 0.5 * (covariance + covariance.T)
 
 
-def _covariance_by_columns(system: TaskSystem, i: int, j: int, part: np.ndarray | None) -> np.ndarray:
+def _covariance_within(system: TaskSystem, i: int, j: int, near: Near, solver: FewSolves | None) -> np.ndarray | None:
+    """The same from the tasks near i and j, bᵀX + sᵀCs; None where C takes more solves than that saves.
+
+    Where no edge leaves them, X is zero in all other tasks; the second term is of order 1/n, and C need not be known
+    well. Where some do, what the others would add is left out, and so is the second term.
+    """
+    partly = system.hub.any() and not (system.hub > 0).all()
+    if not system.is_separable or (partly and near.is_closed):
+        return None
+    own, p = near.system(system), system.shape[1]
+    first, second = near.places(i, j)
+    right = np.zeros((len(near.tasks), p, p))
+    right[first], right[second] = np.eye(p), -np.eye(p)
+    small = own.gram[..., 0].size <= DIRECT_SIZE
+    response = Direct.of(own).solve(right).value if small else _by_columns(FewSolves(own), right)
+    covariance = response[first] - response[second]
+    covariance = covariance + np.tensordot(response, right - own.apply(response), ([0, 1], [0, 1]))
+    if system.hub.any() and near.is_closed:
+        common = (solver or FewSolves(system)).common.within(response.sum(axis=0), np.diag(covariance))
+        if common is None:
+            return None
+        covariance = covariance + common
+    return 0.5 * (covariance + covariance.T)
+
+
+def _by_columns(solver: FewSolves, right: np.ndarray) -> np.ndarray:
+    """A⁻¹ of many right-hand sides, shape (n, p, r), to the accuracy that S' needs."""
+    columns = [solver.solve(right[..., k].copy(), tol=_COVARIANCE_TOL) for k in range(right.shape[-1])]
+    return np.stack(columns, axis=-1)
+
+
+def _covariance_by_columns(system: TaskSystem, i: int, j: int) -> np.ndarray:
     """The same with one column of A⁻¹b in memory at a time."""
     covariance, solver = np.empty((system.shape[1],) * 2), FewSolves(system)
     for k in range(len(covariance)):
-        right = np.zeros((*system.shape, 1))
+        right = np.zeros(system.shape)
         right[i, k], right[j, k] = 1.0, -1.0
-        answer = solver.solve(right[..., 0], _start(system, right, part)[..., 0], CHANGE_TOL)
+        answer = solver.solve(right, tol=CHANGE_TOL)
         covariance[:, k] = answer[i] - answer[j]
     return 0.5 * (covariance + covariance.T)
 
@@ -214,45 +313,6 @@ def _edge(problem: InnerProblem, i: int, j: int) -> np.ndarray:
     return (problem.edges == sorted((i, j))).all(axis=1)
 
 
-def _start(system: TaskSystem, right: np.ndarray, part: np.ndarray | None, tol: float = CHANGE_TOL) -> np.ndarray:
-    """Answers to right-hand sides within one part of the graph, shape (n, p, r); zero elsewhere, and without a part.
-
-    What the part gives to the common model is left out: (h/n)·Σδ, which n makes small.
-    """
-    start = np.zeros_like(right)
-    if part is None or not system.is_separable:
-        return start
-    own = within(system, part)
-    if own.gram[..., 0].size <= DIRECT_SIZE:
-        start[part] = Direct.of(own).solve(right[part]).value
-        return start
-    solver = FewSolves(own)
-    for k in range(right.shape[-1]):
-        start[part, :, k] = solver.solve(right[part, :, k].copy(), tol=tol)
-    return start
-
-
 def within(system: TaskSystem, part: np.ndarray) -> TaskSystem:
     """A of the tasks of one part of the graph, their common model held at zero."""
-    place = np.full(system.shape[0], -1)
-    place[part] = np.arange(len(part))
-    inside = place[system.edges[:, 0]] >= 0
-    return TaskSystem(
-        system.gram[part],
-        place[system.edges[inside]],
-        system.edge_weights[inside],
-        system.coupling,
-        np.zeros_like(system.hub),
-        np.broadcast_to(system.ridge, system.shape)[part] + system.hub,
-    )
-
-
-def _covariance_beside_hub(system: TaskSystem, i: int, j: int) -> np.ndarray:
-    """The same without edges: D_i⁻¹ + D_j⁻¹ + t (Σ_k H D_k⁻¹(G_k + ρ))⁻¹ tᵀ, t = (D_i⁻¹ − D_j⁻¹)H, D = G + H + ρ."""
-    index = np.arange(len(system.hub))
-    own = system.gram.copy()
-    own[:, index, index] += system.ridge
-    blocks = kernels.inverse_blocks(own, np.broadcast_to(system.hub, system.shape))[0]
-    said = system.hub[:, None] * np.tensordot(blocks, own, axes=([0, 1], [0, 1]))
-    reach = (blocks[i] - blocks[j]) * system.hub
-    return blocks[i] + blocks[j] + reach @ np.linalg.solve(0.5 * (said + said.T), reach.T)
+    return Near.of(system.edges, system.edge_weights, system.shape[0], part).system(system)

@@ -30,8 +30,8 @@ _MEANINGS = {
     "hub": "All tasks follow one common model, and each departs from it in its own way. Linking tasks that depart "
     "alike does not predict rows not seen any better, so no link is drawn; every task still learns from all others "
     "through the common model.",
-    "intercepts": "What a feature does is the same in all tasks. Each task has an intercept of its own, learned from its "
-    "own rows alone, because intercepts go with the features: drawing them together would spoil the slopes.",
+    "intercepts": "What a feature does is the same in all tasks. Each task has an intercept of its own, learned from "
+    "its own rows alone, because intercepts go with the features: drawing them together would spoil the slopes.",
     "independent": "What one task shows does not carry over to another: each model is learned from its own rows.",
     "unmeasured hub": "All tasks follow one common model, and each departs from it in its own way. The evidence "
     "supports no link between tasks that depart alike, so none is drawn; every task still learns from all others "
