@@ -41,7 +41,9 @@ _SPECTRAL_TASKS, _SPECTRAL_CONDITION = 300, 10.0
 
 def prepare(system: TaskSystem) -> SharedDesign | None:
     """The system made ready, or None where it has another form or the general way is as fast."""
-    return SharedDesign.of(system) if system.shape[0] >= _LEAST_TASKS and applies(system) else None
+    n, p = system.shape
+    # One coefficient is a graph system as it stands, and rough solves of it are cheaper without a hierarchy.
+    return SharedDesign.of(system) if n >= _LEAST_TASKS and p > 1 and applies(system) else None
 
 
 def applies(system: TaskSystem) -> bool:

@@ -21,7 +21,7 @@ from ggmtl import kernels
 from ggmtl.statistics import LeastSquares
 
 # So many numbers are held at a time; of inverses more, because those that are not held are computed twice.
-_CHUNK_NUMBERS, _INVERSE_NUMBERS = 1 << 19, 1 << 21
+_CHUNK_NUMBERS, _INVERSE_NUMBERS = 1 << 19, 1 << 20
 
 
 @dataclass(frozen=True)

@@ -103,10 +103,10 @@ class LeastSquares:
 
 def least_squares(cross: np.ndarray, intercept: bool) -> LeastSquares:
     """The loss that cross products of (x, 1, y) define, shape (n, d+2, d+2), with or without the constant column."""
-    columns = np.arange(cross.shape[-1] - (1 if intercept else 2))
+    width = cross.shape[-1] - (1 if intercept else 2)
     return LeastSquares(
-        np.ascontiguousarray(cross[:, columns[:, None], columns]),
-        np.ascontiguousarray(cross[:, columns, -1]),
+        cross[:, :width, :width].copy(),
+        cross[:, :width, -1].copy(),
         cross[:, -1, -1].copy(),
         cross[:, -2, -2].copy(),
     )
