@@ -89,7 +89,7 @@ def test_a_shared_design_is_solved_as_the_kronecker_system(name, way):
     system = SHARED[name]()
     right = normal(system)
     assert shared_design.applies(system)
-    prepared = shared_design.prepare(system)
+    prepared = SharedDesign.of(system)
     assert isinstance(prepared.graph, SpectralGraph if way == "spectral" else IterativeGraph)
     solution = prepared.solve(right, tol=1e-12)
     assert close(solution.value, dense_solution(system, right), 1e-8)
@@ -190,7 +190,7 @@ def test_shared_designs_of_any_shape(n, p, rows, extra, strength, hub, columns, 
     right = normal(system, *columns)
     with pytest.MonkeyPatch.context() as patch:
         choose(patch, way)
-        solution = shared_design.prepare(system).solve(right, tol=1e-11)
+        solution = SharedDesign.of(system).solve(right, tol=1e-11)
     assert true_residual(system, right, solution.value) < 1e-11 + rounding(system, right, solution.value)
     assert close(solution.value, dense_solution(system, right), 1e-7)
 
