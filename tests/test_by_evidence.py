@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ggmtl.bilevel import Settings, by_evidence, by_samples, learn_by_evidence
+from ggmtl.bilevel import Settings, by_evidence, by_samples, learn_by_evidence, scaled, with_accurate_models
 from ggmtl.bilevel.scaled import ScaledProblem, near_in_memory
 from ggmtl.candidates import KNN, Complete
+from ggmtl.criteria.evidence import EvidenceModel
 from ggmtl.criteria.evidence_neighbours import solves_for
 from ggmtl.levels import candidate_models, hub_level, learn_levels
 from ggmtl.statistics import FoldedLoss, LeastSquares
@@ -163,8 +164,26 @@ def test_a_fit_in_another_order_is_as_good(monkeypatch):
     hub = hub_level(loss, settings)
     errors = {}
     for numbers in (1 << 40, 0):
-        monkeypatch.setattr(by_evidence, "ORDERED_NUMBERS", numbers)
+        monkeypatch.setattr(scaled, "VAST_NUMBERS", numbers)
         graphs = learn_levels(FoldedLoss((loss,)), settings, np.arange(400), "evidence", True)
         errors[numbers] = [np.linalg.norm(fit.coefficients - models) for fit in graphs]
     np.testing.assert_allclose(errors[0], errors[1 << 40], rtol=0.05)
     assert errors[0][-2] < 0.95 * np.linalg.norm(hub.coefficients - models)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_the_chosen_level_of_very_many_tasks_gets_accurate_models(monkeypatch, shuffled):
+    monkeypatch.setattr(by_evidence, "EXACT_SIZE", 0)
+    monkeypatch.setattr(scaled, "VAST_NUMBERS", 0)
+    monkeypatch.setattr(by_samples, "CLUSTER_NUMBERS", 0)
+    if not shuffled:
+        monkeypatch.setattr(by_samples, "order_of", lambda *_: None)
+    loss = losses(smooth(), 9)
+    settings = Settings("squared_l2", KNN(), None, True, np.arange(6) < 5)
+    rough = learn_levels(FoldedLoss((loss,)), settings, np.arange(400), "evidence", True)[-2]
+    fine = with_accurate_models(rough, loss)
+    model = EvidenceModel(loss, rough.edges, rough.coupling, rough.hub)
+    exact = np.linalg.solve(model.system(rough.edge_values).dense(), loss.moment.ravel()).reshape(loss.moment.shape)
+    gap, before = (np.linalg.norm(fit.coefficients - exact) / np.linalg.norm(exact) for fit in (fine, rough))
+    assert gap < 1e-5
+    assert gap < 0.1 * before

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ggmtl.bilevel import GraphFit, Settings
+from ggmtl.bilevel import GraphFit, Settings, with_accurate_models
 from ggmtl.checkpoint import Journal
 from ggmtl.graph import TaskGraph
 from ggmtl.levels import learn_levels, learn_pooled
@@ -143,6 +143,8 @@ def fit_path(
         chosen = _last_graph(levels)
     else:
         chosen = choose(levels, errors, linked=len(settings.candidates.must_link) > 0)
+    if criterion == "evidence" and settings.penalty == "squared_l2":
+        levels = (*levels[:chosen], with_accurate_models(levels[chosen], folded.total), *levels[chosen + 1 :])
     journal.save(finished=whole)
     return (PathResult if whole else _interrupted)(levels, errors, chosen, criterion)
 

@@ -2,6 +2,7 @@
 
 from ggmtl.bilevel.by_coordinates import learn_by_coordinates, probability_of_sharing
 from ggmtl.bilevel.by_evidence import learn_by_evidence
+from ggmtl.bilevel.by_samples import with_accurate_models
 from ggmtl.bilevel.by_validation import EDGE_SOLVERS, learn_by_validation
 from ggmtl.bilevel.fit import GraphFit, Settings, present_problem, refit
 from ggmtl.bilevel.level_evidence import LevelEvidence, level_evidence
@@ -18,4 +19,5 @@ __all__ = [
     "present_problem",
     "probability_of_sharing",
     "refit",
+    "with_accurate_models",
 ]

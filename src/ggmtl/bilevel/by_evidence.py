@@ -14,7 +14,7 @@ import numpy as np
 
 from ggmtl.bilevel.by_samples import WARM_ROUNDS, clusters_are_sought, clusters_of_many, learn_by_samples
 from ggmtl.bilevel.fit import GraphFit, Settings
-from ggmtl.bilevel.scaled import ScaledProblem, near_in_memory
+from ggmtl.bilevel.scaled import ScaledProblem, order_of
 from ggmtl.candidates import KNN, CandidateEdges, Candidates, Complete
 from ggmtl.checkpoint import Journal
 from ggmtl.criteria.evidence import (
@@ -38,8 +38,6 @@ EXACT_SIZE = 640
 _MARGIN = 3.0
 # Edges per task of the sparser graphs along the path.
 _PER_TASK = (0.5, 1.0, 2.0)
-# Numbers in the models of all tasks beyond which these stand in an order that follows the graph.
-ORDERED_NUMBERS = 1 << 18
 # Steps end when one gains less than this many nats, in units of the tolerance of the fit: 0.1 by default.
 _NATS = 1e4
 
@@ -80,7 +78,10 @@ def learn_by_evidence(
     candidates = propose(hub.coefficients) if start is None else CandidateEdges(start.edges, start.edge_values < 0)
     if not len(candidates.edges):
         return [nothing]
-    problem = ScaledProblem.of(loss, settings, hub, _order(loss, candidates, settings.candidates))
+    rule = settings.candidates
+    # Rules that name single tasks look them up in their own order.
+    order = None if len(rule.must_link) or len(rule.forbid) else order_of(loss, candidates.edges)
+    problem = ScaledProblem.of(loss, settings, hub, order)
     any_pair = _any_pair(settings.candidates)
     if loss.n_tasks * loss.n_features <= EXACT_SIZE:
         return _by_exact_evidence(problem, settings, candidates, nothing, any_pair, journal)
@@ -100,17 +101,6 @@ def learn_by_evidence(
     outcome = {key: getattr(graphs[-1], key) for key in ("iterations", "status", "certificate", "history")}
     chosen = _chosen(problem, clusters, outcome, nothing, supported=clusters.score > _MARGIN)
     return [*graphs[:-1], chosen, graphs[-1]]
-
-
-def _order(loss: LeastSquares, candidates: CandidateEdges, rule: Candidates) -> np.ndarray | None:
-    """Where to put the tasks: side by side with their neighbours where all of them together overflow the caches.
-
-    Rules that name single tasks look them up in their own order, and losses on a device are left as they lie.
-    """
-    named, small = len(rule.must_link) or len(rule.forbid), loss.n_tasks * loss.n_features < ORDERED_NUMBERS
-    if named or small or not isinstance(loss, LeastSquares):
-        return None
-    return near_in_memory(candidates.edges, loss.n_tasks)
 
 
 def _by_exact_evidence(

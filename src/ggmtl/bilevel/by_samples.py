@@ -13,7 +13,7 @@ import numpy as np
 from scipy.spatial.distance import pdist, squareform
 
 from ggmtl.bilevel.fit import GraphFit
-from ggmtl.bilevel.scaled import ScaledProblem
+from ggmtl.bilevel.scaled import ScaledProblem, is_vast, order_of
 from ggmtl.checkpoint import Journal
 from ggmtl.criteria.evidence import (
     EvidenceModel,
@@ -28,6 +28,7 @@ from ggmtl.criteria.evidence import (
     learn_neighbours,
     sampled_evidence,
 )
+from ggmtl.criteria.evidence_neighbours import RESULT_TOL, ROUND_TOL, solves_for
 from ggmtl.graph import beside_heaviest
 from ggmtl.statistics import LeastSquares
 
@@ -69,7 +70,9 @@ def learn_by_samples(
     """
     inside = journal.inside("dense")
     journal.note("graphs", partial(_graph_so_far, problem, inside))
-    learn = partial(learn_neighbours, problem.loss, groups=problem.groups, seed=seed)
+    # Of very many tasks, only the level that is chosen gets accurate models: see `with_accurate_models`.
+    tol = ROUND_TOL if is_vast(problem.loss) else RESULT_TOL
+    learn = partial(learn_neighbours, problem.loss, groups=problem.groups, seed=seed, tol=tol)
     dense = learn(start, propose=propose, rounds=rounds, renewed=renewed, journal=inside)
     sparser = []
     for number, share in enumerate(_PER_TASK):
@@ -126,6 +129,18 @@ def _graph_so_far(problem: ScaledProblem, journal: Journal) -> list[GraphFit]:
     """The graph of the last round, nothing where there was none."""
     state = journal.resume("rounds")
     return [] if state is None else [_neighbour_fit(problem, Neighbours(**state), "interrupted")]
+
+
+def with_accurate_models(fit: GraphFit, loss: LeastSquares) -> GraphFit:
+    """The fit with the models of its graph to the accuracy of a result, where there are very many tasks."""
+    if not is_vast(loss) or not len(fit.edges):
+        return fit
+    weighed, unit = fit.weighed(loss), np.sqrt(fit.coupling / fit.coupling.max())
+    order = order_of(weighed, fit.edges)
+    scaled = weighed.scaled(unit) if order is None else weighed.scaled(unit, order)
+    problem = ScaledProblem(scaled, fit.hub / unit**2, unit, np.zeros(len(unit), dtype=np.int64), order)
+    models = solves_for(problem.loss).models(problem.neighbours_of(fit))
+    return replace(fit, coefficients=problem.outside(models))
 
 
 def graph_evidence(loss: LeastSquares, fit: GraphFit, **options: int) -> SampledEvidence:

@@ -17,6 +17,9 @@ from ggmtl.candidates import CandidateEdges
 from ggmtl.criteria.evidence import Neighbours, group_labels, spread_over_edges
 from ggmtl.statistics import LeastSquares
 
+# Numbers in the models of all tasks beyond which these stand in an order that follows the graph.
+VAST_NUMBERS = 1 << 18
+
 
 @dataclass(frozen=True)
 class ScaledProblem:
@@ -68,6 +71,15 @@ class ScaledProblem:
         models = fit.coefficients if self.order is None else fit.coefficients[self.order]
         return Neighbours(edges, values[place], fixed, fit.hub / self.unit**2, leverage, models * self.unit)
 
+    def outside(self, coefficients: np.ndarray) -> np.ndarray:
+        """Models in the coordinates of the design and the order of the tasks."""
+        models = coefficients / self.unit
+        if self.order is None:
+            return models
+        out = np.empty_like(models)
+        out[self.order] = models
+        return out
+
     def _inside(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray | slice]:
         """Edges between tasks as they stand in `loss`, and the place where each of them was before."""
         if self.order is None:
@@ -91,24 +103,34 @@ class ScaledProblem:
         """Back to the coordinates of the design, with λ the strength of the strongest edge."""
         present = np.flatnonzero(values > 1e-6 * values.max(initial=0.0))
         strongest = float(values.max(initial=0.0)) or 1.0
-        edges, models = edges[present], coefficients / self.unit
+        edges = edges[present]
         if self.order is not None:
             edges, place = in_order(self.order[edges])
-            present, inside = present[place], models
-            models = np.empty_like(inside)
-            models[self.order] = inside
+            present = present[place]
         return GraphFit(
             "graph",
             edges,
             values[present] / strongest,
             strongest * self.unit**2,
             hub * self.unit**2,
-            models,
+            self.outside(coefficients),
             value,
             reported_weights=reported[present],
             supported=supported,
             **outcome,
         )
+
+
+def is_vast(loss: LeastSquares) -> bool:
+    """Whether the models of all tasks together overflow the caches."""
+    return loss.n_tasks * loss.n_features >= VAST_NUMBERS
+
+
+def order_of(loss: LeastSquares, edges: np.ndarray) -> np.ndarray | None:
+    """Where to put very many tasks: side by side with their neighbours. A loss on a device is left as it lies."""
+    if not is_vast(loss) or not isinstance(loss, LeastSquares):
+        return None
+    return near_in_memory(edges, loss.n_tasks)
 
 
 def near_in_memory(edges: np.ndarray, n: int) -> np.ndarray:

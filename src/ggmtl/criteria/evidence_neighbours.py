@@ -39,8 +39,8 @@ _NUMBERS, _FEWEST, _MOST = 84, 4, 32
 PRIOR_SAMPLES = 32
 # Up to this many tasks the n × n inverse of the prior is exact and cheap beside the solves.
 _EXACT_PRIOR_TASKS = 300
-# Relative residuals: errors of a percent vanish beside those of the sampling.
-_TOL, _SAMPLE_TOL = 1e-4, 1e-2
+# Relative residuals, of a result and within a round: errors of a percent vanish beside those of the sampling.
+RESULT_TOL, ROUND_TOL, _SAMPLE_TOL = 1e-6, 1e-4, 1e-2
 # Numbers in the samples from which they are solved for a few at a time.
 _LARGE_SAMPLES = 1 << 21
 # Edge values below this multiple of the largest are as good as absent.
@@ -132,8 +132,8 @@ class Solves(Protocol):
         """Models, samples and expectations beside the present edges."""
         ...
 
-    def models(self, state: Neighbours) -> np.ndarray:
-        """The models beside the present edges, shape (n, p), to the accuracy of a result."""
+    def models(self, state: Neighbours, tol: float = RESULT_TOL) -> np.ndarray:
+        """The models beside the present edges, shape (n, p), to a relative residual."""
         ...
 
 
@@ -153,6 +153,7 @@ def learn_neighbours(
     renewed: int = RENEWED,
     seed: int = 0,
     journal: Journal | None = None,
+    tol: float = RESULT_TOL,
 ) -> Neighbours:
     """Run the rounds from `start`; the models are those of the last edges.
 
@@ -172,6 +173,8 @@ def learn_neighbours(
         Of the samples.
     journal : Journal, optional
         Where the rounds are recorded, and taken up again.
+    tol : float
+        Relative residual of the models.
     """
     journal = journal or Journal()
     solves, label, known = solves_for(loss), group_labels(groups, loss.n_features), journal.resume("rounds")
@@ -182,7 +185,7 @@ def learn_neighbours(
         if propose is not None and number < renewed:
             state = _renew(state, moments, propose(moments.coefficients, state.edges))
         journal.step("rounds", **vars(state))
-    return replace(state, coefficients=solves.models(state))
+    return replace(state, coefficients=solves.models(state, tol))
 
 
 def _step(state: Neighbours, moments: Moments, label: np.ndarray, unit: float) -> Neighbours:
@@ -266,7 +269,7 @@ class _Solves:
         loss, model = self.loss, self._model(state)
         system = model.system(state.edge_values)
         solver = prepare(system)
-        models = solver.solve(loss.moment, start=state.coefficients, tol=_TOL).require(1e-2).value
+        models = solver.solve(loss.moment, start=state.coefficients, tol=ROUND_TOL).require(1e-2).value
         zeta = posterior_noise(system, number_of_samples(loss.n_features), random)
         samples = _solve_few(solver, zeta)
         noise = profiled_noise(loss, inner_quadratic(model, state.edge_values, models))[1]
@@ -280,9 +283,9 @@ class _Solves:
         posterior = _expected_squares(models, samples, noise, state.edges)
         return _Moments(models, samples, noise, prior, trace, spread, posterior)
 
-    def models(self, state: Neighbours) -> np.ndarray:
+    def models(self, state: Neighbours, tol: float = RESULT_TOL) -> np.ndarray:
         solver = prepare(self._model(state).system(state.edge_values))
-        return solver.solve(self.loss.moment, start=state.coefficients, tol=1e-6).require(1e-4).value
+        return solver.solve(self.loss.moment, start=state.coefficients, tol=tol).require(100 * tol).value
 
     def _model(self, state: Neighbours) -> EvidenceModel:
         return EvidenceModel(self.loss, state.edges, np.ones(self.loss.n_features), state.hub)
