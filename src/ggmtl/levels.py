@@ -132,7 +132,9 @@ def intercept_level(loss: LeastSquares, settings: Settings) -> GraphFit:
     """
     hub = np.where(settings.slopes, _ALL_COMMON, _ALL_OWN) * max(float(loss.count.mean()), 1.0)
     found = hub_evidence(loss, hub)
-    return _without_edges("intercepts", loss, settings, hub, found.coefficients, found.value)
+    # What so strong a pull leaves of differences between slopes is rounding.
+    models = np.where(settings.slopes, found.common, found.coefficients)
+    return _without_edges("intercepts", loss, settings, hub, models, found.value)
 
 
 def weighed_hub(loss: LeastSquares, settings: Settings, hub: GraphFit | None) -> GraphFit:

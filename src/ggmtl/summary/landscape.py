@@ -14,6 +14,8 @@ import numpy as np
 # Coefficients that follow a direction less closely than this do not explain it.
 _CLOSE = 0.5
 _MOST_WORDS = 2
+# Directions in which models differ by a smaller share than this of the largest are flat.
+_FLAT = 1e-6
 
 
 def landscape_of(model: Any, names: list[str]) -> dict[str, Any] | None:
@@ -25,7 +27,8 @@ def landscape_of(model: Any, names: list[str]) -> dict[str, Any] | None:
         return None
     left, strength, _ = np.linalg.svd(centred, full_matrices=False)
     points = np.zeros((len(models), 2))
-    kept = min(2, len(strength))
+    # A direction of rounding is none.
+    kept = min(2, int((strength > _FLAT * strength[0]).sum()))
     points[:, :kept] = (left * strength)[:, :kept]
     # The sign of a singular vector is arbitrary; fixing it keeps the map the same on every machine.
     points *= np.where(points[np.abs(points).argmax(axis=0), [0, 1]] < 0, -1.0, 1.0)
@@ -33,7 +36,7 @@ def landscape_of(model: Any, names: list[str]) -> dict[str, Any] | None:
     return {
         "points": np.round(points / np.abs(points).max(), 4).tolist(),
         "share": [float(value) for value in np.pad(share[:2], (0, 2 - kept))],
-        "axes": [_growing(points[:, k], centred, names) for k in (0, 1)],
+        "axes": [_growing(points[:, k], centred, names) if k < kept else [] for k in (0, 1)],
     }
 
 
