@@ -17,8 +17,9 @@ from ggmtl.statistics import FoldedLoss, LeastSquares
 
 # Levels of the entropy weight γ, in units of the outer loss per candidate edge.
 ENTROPY_LEVELS = (0.0, 0.03, 0.1, 0.3)
-# Pulls to the common model, in units of the rows of a task, that leave nothing and everything to the task itself.
-_ALL_COMMON, _ALL_OWN = 1e6, 1e-6
+# Pulls to the common model, in units of the rows of a task, that leave nothing and everything to the task itself. The
+# smaller one is also a ridge, for columns that are constant: beside the larger one it must not vanish in rounding.
+_ALL_COMMON, _ALL_OWN = 1e5, 1e-6
 
 
 def learn_levels(
@@ -130,8 +131,9 @@ def intercept_level(loss: LeastSquares, settings: Settings) -> GraphFit:
     Evidence takes intercepts for drawn whatever the features are. Where they go with the features (a lag carries the
     level of its series), it finds too little spread among them, and draws them to the common model; this does not.
     """
-    hub = np.where(settings.slopes, _ALL_COMMON, _ALL_OWN) * max(float(loss.count.mean()), 1.0)
-    found = hub_evidence(loss, hub)
+    unit = max(float(loss.count.mean()), 1.0)
+    hub = np.where(settings.slopes, _ALL_COMMON, _ALL_OWN) * unit
+    found = hub_evidence(loss, hub, _ALL_OWN * unit)
     # What so strong a pull leaves of differences between slopes is rounding.
     models = np.where(settings.slopes, found.common, found.coefficients)
     return _without_edges("intercepts", loss, settings, hub, models, found.value)

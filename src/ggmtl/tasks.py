@@ -451,18 +451,17 @@ def _one_task_per_column(matrix, target, names, y, sample_weight, groups) -> Tas
     if len(set(labels.tolist())) < n_tasks:
         raise InputError("y has two columns of the same name; task labels must differ.")
     weight = _weights(sample_weight, n_rows)
-    if groups is None:
+    group = None if groups is None else read_labels(groups, "groups", n_rows)
+    if group is None and n_tasks > 1:
         # A row is held out of all tasks at once, so that they have the same design in every fold.
         group = np.unique(matrix, axis=0, return_inverse=True)[1].reshape(-1)
-    else:
-        group = read_labels(groups, "groups", n_rows)
     data = TaskData(
         np.tile(matrix, (n_tasks, 1)),
         target.T.ravel(),
         np.repeat(labels, n_rows),
         feature_names=names,
         sample_weight=None if weight is None else np.tile(weight, n_tasks),
-        groups=np.tile(group, n_tasks),
+        groups=None if group is None else np.tile(group, n_tasks),
     )
     return _without_zero_weights(data)
 
