@@ -177,7 +177,7 @@ def test_the_chosen_level_of_very_many_tasks_gets_accurate_models(monkeypatch, s
     monkeypatch.setattr(scaled, "VAST_NUMBERS", 0)
     monkeypatch.setattr(by_samples, "CLUSTER_NUMBERS", 0)
     if not shuffled:
-        monkeypatch.setattr(by_samples, "order_of", lambda *_: None)
+        monkeypatch.setattr(scaled, "order_of", lambda *_: None)
     loss = losses(smooth(), 9)
     settings = Settings("squared_l2", KNN(), None, True, np.arange(6) < 5)
     rough = learn_levels(FoldedLoss((loss,)), settings, np.arange(400), "evidence", True)[-2]

@@ -47,22 +47,15 @@ class LowRankSystem(TaskSystem):
     """
 
     rows: np.ndarray = field(kw_only=True)
+    _fused = False
 
     @classmethod
     def of(cls, system: TaskSystem, rows: np.ndarray) -> LowRankSystem:
         """The same system, and the factors of its blocks."""
         return cls(**{part.name: getattr(system, part.name) for part in fields(TaskSystem)}, rows=rows)
 
-    def apply(self, values: np.ndarray) -> np.ndarray:
-        """A · values for values of shape (n, p) or (n, p, r)."""
-        stacked = values[..., None] if values.ndim == 2 else values
-        out = gram_product(self.rows, stacked)
-        out += self._diagonal_part[..., None] * stacked
-        if self.hub.any():
-            out -= self.hub[:, None] * stacked.mean(axis=0)
-        if len(self.edges):
-            out += self._apply_edges(stacked)
-        return out[..., 0] if values.ndim == 2 else out
+    def _multiply_blocks(self, values: np.ndarray) -> np.ndarray:
+        return gram_product(self.rows, values)
 
 
 @dataclass(frozen=True)

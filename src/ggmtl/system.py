@@ -61,6 +61,9 @@ class TaskSystem:
     ridge: np.ndarray
     curvature: Curvature | None = None
 
+    # Whether one kernel has all of A, the blocks as they are stored. No annotation: it is no field.
+    _fused = True
+
     @property
     def shape(self) -> tuple[int, int]:
         """(n, p): tasks and coefficients per task."""
@@ -93,16 +96,20 @@ class TaskSystem:
 
     def apply(self, values: np.ndarray) -> np.ndarray:
         """A · values for values of shape (n, p) or (n, p, r)."""
-        if values.ndim == 2 and self.is_separable:
+        if values.ndim == 2 and self._fused and self.is_separable:
             return kernels.system_product(self.operator, values)
         stacked = values[..., None] if values.ndim == 2 else values
-        out = kernels.block_product(self.gram, stacked)
+        out = self._multiply_blocks(stacked)
         out += self._diagonal_part[..., None] * stacked
         if self.hub.any():
             out -= self.hub[:, None] * stacked.mean(axis=0)
         if len(self.edges):
             out += self._apply_edges(stacked)
         return out[..., 0] if values.ndim == 2 else out
+
+    def _multiply_blocks(self, values: np.ndarray) -> np.ndarray:
+        """G_i · values_i for values of shape (n, p, r)."""
+        return kernels.block_product(self.gram, values)
 
     @cached_property
     def _diagonal_part(self) -> np.ndarray:

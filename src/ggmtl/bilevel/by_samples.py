@@ -13,7 +13,7 @@ import numpy as np
 from scipy.spatial.distance import pdist, squareform
 
 from ggmtl.bilevel.fit import GraphFit
-from ggmtl.bilevel.scaled import ScaledProblem, is_vast, order_of
+from ggmtl.bilevel.scaled import ScaledProblem, is_vast
 from ggmtl.checkpoint import Journal
 from ggmtl.criteria.evidence import (
     EvidenceModel,
@@ -135,10 +135,7 @@ def with_accurate_models(fit: GraphFit, loss: LeastSquares) -> GraphFit:
     """The fit with the models of its graph to the accuracy of a result, where there are very many tasks."""
     if not is_vast(loss) or not len(fit.edges):
         return fit
-    weighed, unit = fit.weighed(loss), np.sqrt(fit.coupling / fit.coupling.max())
-    order = order_of(weighed, fit.edges)
-    scaled = weighed.scaled(unit) if order is None else weighed.scaled(unit, order)
-    problem = ScaledProblem(scaled, fit.hub / unit**2, unit, np.zeros(len(unit), dtype=np.int64), order)
+    problem = ScaledProblem.beside(fit.weighed(loss), fit)
     models = solves_for(problem.loss).models(problem.neighbours_of(fit))
     return replace(fit, coefficients=problem.outside(models))
 

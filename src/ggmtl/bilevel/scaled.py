@@ -52,8 +52,14 @@ class ScaledProblem:
         typical = float(np.exp(np.log(hub.hub[slopes]).mean())) if slopes.any() else 1.0
         unit = np.where(slopes, np.sqrt(hub.hub / typical), 1.0)
         # Exactly equal strengths: coordinates that share one share what is computed from it.
-        scaled = loss.scaled(unit) if order is None else loss.scaled(unit, order)
-        return cls(scaled, np.where(slopes, typical, hub.hub), unit, np.where(slopes, 0, 1), order)
+        return cls(_scaled(loss, unit, order), np.where(slopes, typical, hub.hub), unit, np.where(slopes, 0, 1), order)
+
+    @classmethod
+    def beside(cls, loss: LeastSquares, fit: GraphFit) -> ScaledProblem:
+        """In the coordinates in which Λ = 1 along the edges of a fit, its tasks near one another."""
+        unit, order = np.sqrt(fit.coupling / fit.coupling.max()), order_of(loss, fit.edges)
+        groups = np.zeros(len(unit), dtype=np.int64)
+        return cls(_scaled(loss, unit, order), fit.hub / unit**2, unit, groups, order)
 
     def first_neighbours(self, candidates: CandidateEdges) -> Neighbours:
         """Equal edges that take over most of what the hub did to the slopes."""
@@ -119,6 +125,11 @@ class ScaledProblem:
             supported=supported,
             **outcome,
         )
+
+
+def _scaled(loss: LeastSquares, unit: np.ndarray, order: np.ndarray | None) -> LeastSquares:
+    # A loss on a device has one order only.
+    return loss.scaled(unit) if order is None else loss.scaled(unit, order)
 
 
 def is_vast(loss: LeastSquares) -> bool:

@@ -22,12 +22,12 @@ from ggmtl.path import PathResult
 from ggmtl.regressor import GGMTLRegressor
 from ggmtl.scoring import FoldErrors, cross_validate
 from ggmtl.statistics import FoldedLoss
+from ggmtl.summary.verdict import LEVEL_PLACES, SIMPLE_LEVELS
 
 # Two-sided 95 % of the normal distribution.
 _QUANTILE = 1.96
 # Standard errors of a clear loss; spreads (by the median deviation) of an outlier.
 _CLEAR, _OUTLYING = 2.0, 3.5
-_SIMPLE = ("pooled", "hub", "intercepts", "independent")
 _WORDS = {
     "pooled": "one model for all tasks",
     "hub": "the common model with deviations",
@@ -184,10 +184,9 @@ def _by_density(
     result: PathResult, errors: FoldErrors, table: Sequence[dict[str, Any]]
 ) -> tuple[PathResult, FoldErrors]:
     """Simple levels first, graphs from sparse to dense, separate models last."""
-    place = {"pooled": -3.0, "intercepts": -2.0, "hub": -1.0, "independent": np.inf}
     # Of a model from a file only the table knows how many edges a level has.
     known = [row["n_edges"] for row in table] if len(table) == len(result.levels) else [0] * len(result.levels)
-    edges = [place.get(level.name, float(count)) for level, count in zip(result.levels, known)]
+    edges = [LEVEL_PLACES.get(level.name, float(count)) for level, count in zip(result.levels, known)]
     order = sorted(range(len(edges)), key=edges.__getitem__)
     levels = tuple(result.levels[k] for k in order)
     ordered = FoldErrors(errors.squared[order], errors.count)
@@ -212,7 +211,7 @@ def _with_simple_levels(model: GGMTLRegressor, result: PathResult, known: FoldEr
 
 def _report(model: GGMTLRegressor, errors: FoldErrors, names: tuple[str, ...], chosen: int) -> TransferReport:
     unit, mean = model._scaling.target_scale, errors.mean()
-    simple = [k for k, name in enumerate(names) if name in _SIMPLE]
+    simple = [k for k, name in enumerate(names) if name in SIMPLE_LEVELS]
     graphs = [k for k in range(len(names)) if k not in simple]
     reference = min(simple, key=lambda k: mean[k])
     alone = names.index("independent")

@@ -18,7 +18,7 @@ from ggmtl.scoring import FoldErrors
 from ggmtl.summary.landscape import landscape_of
 from ggmtl.summary.provenance import fingerprint_of, plain, versions
 from ggmtl.summary.sharing import coefficients_of, sharing_of, slopes_of
-from ggmtl.summary.verdict import best_simple, verdict_of
+from ggmtl.summary.verdict import LEVEL_PLACES, best_simple, verdict_of
 
 # Above so many numbers, the differences along edges are left to the reader of the coefficients.
 _MAX_DIFFERENCES = 200_000
@@ -111,8 +111,7 @@ def _by_density(
     levels: list[dict[str, Any]], errors: FoldErrors | None
 ) -> tuple[list[dict[str, Any]], FoldErrors | None]:
     """Levels as a reader expects them: simple ones, graphs from sparse to dense, separate models; errors alike."""
-    place = {"pooled": -3, "intercepts": -2, "hub": -1, "independent": np.inf}
-    order = sorted(range(len(levels)), key=lambda k: place.get(levels[k]["name"], levels[k]["n_edges"]))
+    order = sorted(range(len(levels)), key=lambda k: LEVEL_PLACES.get(levels[k]["name"], levels[k]["n_edges"]))
     known = errors if errors is None else FoldErrors(errors.squared[order], errors.count)
     return [levels[k] for k in order], known
 

@@ -10,7 +10,9 @@ from ggmtl.graph import TaskGraph
 from ggmtl.scoring import FoldErrors
 from ggmtl.summary.phrases import count, interval, percent
 
-SIMPLE_LEVELS = ("pooled", "hub", "intercepts", "independent")
+# Simple levels where a reader expects them: before all graphs, and after.
+LEVEL_PLACES = {"pooled": -3.0, "intercepts": -2.0, "hub": -1.0, "independent": np.inf}
+SIMPLE_LEVELS = tuple(LEVEL_PLACES)
 LEVEL_NAMES = {
     "pooled": "one model for all",
     "hub": "the common model",
