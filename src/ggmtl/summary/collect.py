@@ -111,7 +111,7 @@ def _by_density(
     levels: list[dict[str, Any]], errors: FoldErrors | None
 ) -> tuple[list[dict[str, Any]], FoldErrors | None]:
     """Levels as a reader expects them: simple ones, graphs from sparse to dense, separate models; errors alike."""
-    order = sorted(range(len(levels)), key=lambda k: LEVEL_PLACES.get(levels[k]["name"], levels[k]["n_edges"]))
+    order = sorted(range(len(levels)), key=lambda k: LEVEL_PLACES.get(levels[k]["name"], float(levels[k]["n_edges"])))
     known = errors if errors is None else FoldErrors(errors.squared[order], errors.count)
     return [levels[k] for k in order], known
 

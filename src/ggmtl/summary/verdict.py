@@ -11,7 +11,7 @@ from ggmtl.scoring import FoldErrors
 from ggmtl.summary.phrases import count, interval, percent
 
 # Simple levels where a reader expects them: before all graphs, and after.
-LEVEL_PLACES = {"pooled": -3.0, "intercepts": -2.0, "hub": -1.0, "independent": np.inf}
+LEVEL_PLACES: dict[str, float] = {"pooled": -3.0, "intercepts": -2.0, "hub": -1.0, "independent": float("inf")}
 SIMPLE_LEVELS = tuple(LEVEL_PLACES)
 LEVEL_NAMES = {
     "pooled": "one model for all",
