@@ -208,7 +208,7 @@ def main(resamples: int = RESAMPLES) -> None:
     add("5 % outliers about one model", "flagged", *outliers_flagged(1))
     add("5 % outliers among four clusters", "flagged", *outliers_flagged(4))
     add("edge_stability ranks true edges first", "AUC ≥ 0.9", *edges_ranked(min(resamples, 20)))
-    price = "< 1 % of a fit, exact to 1e-6"
+    price, wide = "< 1 % of a fit, exact to 1e-6", {"n_features": 20, "n_samples": 30, "random_state": 0}
     add("explain_edge, clusters", price, *explanations(*fit(make_clusters(n_tasks=50, random_state=0))))
     add("explain_edge, Line", price, *explanations(*fit(make_line(random_state=0))))
     many, seconds = fit(make_clusters(20, n_tasks=2000, n_features=10, random_state=0))
@@ -216,6 +216,8 @@ def main(resamples: int = RESAMPLES) -> None:
     shown = page(many)
     if shown is not None:
         add("page of many tasks", "< 3 s, < 15 MB", *shown)
+    add("explain_edge, more tasks", price, *explanations(*fit(make_clusters(20, n_tasks=6000, **wide))))
+    add("explain_edge, very many tasks", price, *explanations(*fit(make_clusters(100, n_tasks=30_000, **wide))))
     try:
         school = load_school()
     except GGMTLError as error:

@@ -7,7 +7,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 
-from ggmtl import GGMTLRegressor
+from ggmtl import GGMTLRegressor, load_model
 from ggmtl.bilevel import present_problem
 from ggmtl.datasets import make_clusters
 from ggmtl.inner import InnerProblem, solve_inner
@@ -15,16 +15,13 @@ from ggmtl.inspection import explain_edge, transfer_report
 from ggmtl.inspection.effects import effects_of
 from ggmtl.inspection.transfer import Gain, _verdict
 from ggmtl.posterior import without_edge
-from ggmtl.posterior.neighbourhood import Links, Near
+from ggmtl.posterior.common_model import CommonModel
+from ggmtl.posterior.few_solves import FewSolves
+from ggmtl.posterior.nearby import Nearby
+from ggmtl.posterior.neighbourhood import Links
 from ggmtl.posterior.noise import _estimated, noise_taken
-from ggmtl.posterior.removal import (
-    FewSolves,
-    _covariance_within,
-    around,
-    change_without_edge,
-    difference_covariance,
-    links_of,
-)
+from ggmtl.posterior.removal import difference_covariance
+from ggmtl.posterior.survey import FarAway, Overview
 from ggmtl.statistics import LeastSquares
 
 
@@ -48,16 +45,28 @@ def dense_covariance(system, i, j):
     return inverse[i, :, i] + inverse[j, :, j] - inverse[i, :, j] - inverse[j, :, i]
 
 
-def second_part(problem, values):
-    return Near.of(problem.edges, values, len(problem.loss.moment), np.arange(12, 24))
+def links_of(problem, values):
+    return Links.of(problem.edges, values, problem.coupling, problem.loss.count)
+
+
+def nearby_of(problem, values, i, j, size):
+    """The tasks near i and j out of all."""
+    links = links_of(problem, values)
+    near = links.near(links.order(i, j), size)
+    return Nearby(near, *near.places(i, j), near.part(problem.system(values)), problem.loss.moment[near.tasks])
+
+
+def overview_of(problem, values, scored):
+    """As the fit leaves it, to full accuracy."""
+    models = solve_inner(problem, values, tol=1e-13).coefficients
+    far = FarAway.of(FewSolves(problem.system(values)), scored.gradient(models))
+    error, moment = 2 * scored.value(models), float(np.linalg.norm(problem.loss.moment))
+    return Overview(models, moment, error, float(scored.count.sum()), far)
 
 
 @pytest.mark.parametrize("hub", [0.0, 0.5, 50.0])
-@pytest.mark.parametrize("by_parts", [False, True])
-def test_taking_out_an_edge_is_a_refit_with_and_without_parts(hub, by_parts, monkeypatch):
-    monkeypatch.setattr("ggmtl.posterior.removal._NEAR_FROM", 0 if by_parts else 10**9)
+def test_taking_out_an_edge_is_a_refit(hub):
     problem, values = make_problem(hub=hub)
-    assert (links_of(problem, values) is not None) == by_parts
     for edge in (0, 50, 143):
         i, j = problem.edges[edge]
         left = np.where(np.arange(len(values)) == edge, 0.0, values)
@@ -76,72 +85,125 @@ def test_column_by_column_is_the_same_covariance(monkeypatch):
     np.testing.assert_allclose(found, dense_covariance(system, 0, 1), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("hub", [0.0, 0.5])
-def test_a_change_that_starts_from_some_of_the_tasks_tied_to_a_pair_is_a_refit(hub):
-    problem, values = make_problem(groups=1, members=60, hub=hub)
-    links, edge, (i, j) = Links.of(problem, values), 7, problem.edges[7]
-    left = np.where(np.arange(len(values)) == edge, 0.0, values)
-    before = solve_inner(problem, values, tol=1e-13).coefficients
-    near = links.near(i, j, 15)
-    assert len(near.tasks) == 15
-    assert not near.is_closed
-    solver = FewSolves(problem.system(values))
-    found = before + change_without_edge(problem, values, before, i, j, near, solver)
-    np.testing.assert_allclose(found, solve_inner(problem, left, tol=1e-13).coefficients, atol=1e-7)
+@pytest.mark.parametrize("hub", [0.0, np.array([0.0, 0.0, 0.0, 0.3, 80.0]), np.array([1e-6, 0.0, 5.0, 1e-6, 1e5])])
+@pytest.mark.parametrize("drawn", [0, 1])
+def test_one_part_of_the_graph_tells_the_change_and_the_errors_of_all(hub, drawn, monkeypatch):
+    """Against a refit of all tasks without the edge, scored on other rows."""
+    monkeypatch.setattr("ggmtl.posterior.survey._MOST_FAR_TOL", 1e-9)
+    problem, values = make_problem(hub=hub)
+    scored = make_problem(seed=7 + drawn)[0].loss
+    overview = overview_of(problem, values, scored)
+    edge = 30
+    i, j = problem.edges[edge]
+    nearby = nearby_of(problem, values, i, j, 30)
+    assert nearby.near.is_closed
+    assert len(nearby.near.tasks) == 12
+    change = nearby.change(overview)
+    assert change.is_enough
+    after = solve_inner(problem, np.where(np.arange(len(values)) == edge, 0.0, values), tol=1e-13).coefficients
+    expected = (after - overview.models)[nearby.near.tasks]
+    np.testing.assert_allclose(change.models, expected, atol=2e-5 * np.abs(expected).max())
+    # What the others do counts to first order only.
+    gained = nearby.gained(change, overview, scored.of_tasks(nearby.near.tasks))
+    assert gained == pytest.approx(2 * scored.value(after) - overview.error, rel=2e-3)
+
+
+def test_more_tasks_tell_the_change_better_until_they_are_enough():
+    problem, values = make_problem(groups=1, members=400, rows=12, hub=np.array([0.0, 0.0, 0.0, 0.0, 40.0]))
+    overview = overview_of(problem, values, problem.loss)
+    i, j = problem.edges[7]
+    after = solve_inner(problem, np.where(np.arange(len(values)) == 7, 0.0, values), tol=1e-13).coefficients
+    exact = (after - overview.models)[[i, j]]
+    apart, enough = [], []
+    for size in (4, 12, 40, 120):
+        nearby = nearby_of(problem, values, i, j, size)
+        assert not nearby.near.is_closed
+        change = nearby.change(overview)
+        apart.append(np.abs(change.models[[nearby.first, nearby.second]] - exact).max() / np.abs(exact).max())
+        enough.append(change.is_enough)
+    assert apart[0] > apart[1] > apart[2]
+    assert enough == [False, False, True, True]
+    # What an accuracy of 1e-5 in the tasks near leaves.
+    assert max(apart[2:]) < 1e-5
+
+
+def test_no_edge_is_no_change():
+    problem, values = make_problem(hub=0.0)
+    overview = overview_of(problem, values, problem.loss)
+    nearby = nearby_of(problem, values, 0, 40, 30)
+    change = nearby.change(overview)
+    assert change.is_enough
+    assert not change.models.any()
+    assert nearby.gained(change, overview, problem.loss.of_tasks(nearby.near.tasks)) == 0.0
+
+
+def test_a_common_model_that_matters_in_many_coordinates_is_left_to_all_tasks():
+    problem, values = make_problem(hub=5.0)
+    overview = overview_of(problem, values, problem.loss)
+    assert overview.far is None
+    assert not nearby_of(problem, values, *problem.edges[0], 30).change(overview).is_enough
 
 
 @pytest.mark.parametrize("hub", [0.0, 0.5])
 def test_a_system_on_some_tasks_is_that_block_of_all_while_the_common_model_is_held(hub):
     problem, values = make_problem(groups=1, members=20, hub=hub)
-    system = problem.system(values)
-    (n, p), near = system.shape, Links.of(problem, values).near(3, 4, 7)
+    system, links = problem.system(values), links_of(problem, values)
+    (n, p), near = system.shape, links.near(links.order(3, 4), 7)
     whole = system.dense().reshape(n, p, n, p)
     whole[:, np.arange(p), :, np.arange(p)] += (system.hub / n)[:, None, None]
     block = whole[near.tasks][:, :, near.tasks].reshape(7 * p, 7 * p)
-    np.testing.assert_allclose(near.system(system).dense(), block, atol=1e-12)
+    np.testing.assert_allclose(near.held(near.part(system)).dense(), block, atol=1e-12)
+
+
+def test_the_nearest_tasks_are_those_that_take_up_the_most():
+    """A chain of tasks: near one end of it stand those a few links away, and no task of another part."""
+    edges = np.array([[0, 1], [1, 2], [2, 3], [4, 5]])
+    links = Links.of(edges, np.ones(4), np.ones(2), np.full(6, 2.0))
+    np.testing.assert_array_equal(links.order(0, 1), [0, 1, 2, 3])
+    np.testing.assert_array_equal(np.sort(links.order(0, 4)), [0, 1, 2, 3, 4, 5])
+    near = links.near(links.order(0, 1), 3)
+    np.testing.assert_array_equal(near.tasks, [0, 1, 2])
+    np.testing.assert_array_equal(near.leaving, [[2, 3]])
+    np.testing.assert_array_equal(near.passed_on(np.arange(6.0).reshape(3, 2)), [[4.0, 5.0]])
 
 
 def test_the_covariance_of_the_nearest_tasks_grows_towards_that_of_all():
     problem, values = make_problem(groups=1, members=60, hub=0.0)
-    system, links = problem.system(values), Links.of(problem, values)
-    exact = dense_covariance(system, 0, 1)
-    found = [difference_covariance(system, 0, 1, links.near(0, 1, size)) for size in (2, 6, 20, 40)]
+    exact = dense_covariance(problem.system(np.where(np.arange(len(values)) == 0, 0.0, values)), 0, 1)
+    found = [nearby_of(problem, values, 0, 1, size).covariance(None) for size in (2, 6, 20, 40)]
     below = [np.diag(exact - covariance).max() for covariance in found]
     assert all(np.linalg.eigvalsh(exact - covariance).min() > -1e-6 * exact.max() for covariance in found)
     assert below == sorted(below, reverse=True)
     assert below[-1] < 1e-3 * np.diag(exact).min()
 
 
-def test_two_parts_of_the_graph_have_the_covariance_of_all(monkeypatch):
-    monkeypatch.setattr("ggmtl.posterior.removal._NEAR_FROM", 0)
-    problem, values = make_problem()
-    system = problem.system(values)
-    near = around(links_of(problem, values), 3, 70, 5).covariance
-    np.testing.assert_array_equal(near.tasks, [*range(12), *range(60, 72)])
-    found = difference_covariance(system, 3, 70, near)
-    np.testing.assert_allclose(found, dense_covariance(system, 3, 70), rtol=1e-6, atol=1e-7)
-
-
 def test_beside_a_hub_without_edges_the_covariance_is_the_dense_one():
     problem, _ = make_problem()
-    system = InnerProblem(
-        problem.loss, problem.edges[:0], problem.coupling, np.array([0.1, 1.0, 5.0, 20.0, 2.0]), problem.ridge
-    ).system(np.zeros(0))
-    found = difference_covariance(system, 2, 40)
-    np.testing.assert_allclose(found, dense_covariance(system, 2, 40), rtol=1e-9, atol=1e-12)
+    hub = np.array([0.1, 1.0, 5.0, 20.0, 2.0])
+    bare = InnerProblem(problem.loss, problem.edges[:0], problem.coupling, hub, problem.ridge)
+    system = bare.system(np.zeros(0))
+    exact = dense_covariance(system, 2, 40)
+    np.testing.assert_allclose(difference_covariance(system, 2, 40), exact, rtol=1e-9, atol=1e-12)
+    nearby = nearby_of(bare, np.zeros(0), 2, 40, 30)
+    np.testing.assert_array_equal(nearby.near.tasks, [2, 40])
+    np.testing.assert_allclose(nearby.covariance(CommonModel.of(system)), exact, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("hub", [0.0, np.array([1e-4, 1e-5, 1e-4, 1e-5, 30.0]), np.array([1e-3, 2.0, 1e-4, 1e-3, 1e5])])
-def test_one_part_of_the_graph_has_the_covariance_of_all(hub):
+@pytest.mark.parametrize("hub", [0.0, np.array([1e-4, 1e-5, 1e-4, 1e-5, 1e-3]), np.full(5, 1e-3)])
+@pytest.mark.parametrize("pair", [(13, 15), (3, 70)])
+def test_parts_of_the_graph_have_the_covariance_of_all(hub, pair):
     problem, values = make_problem(hub=hub)
     system = problem.system(values)
-    found = _covariance_within(system, 13, 15, second_part(problem, values), None)
-    np.testing.assert_allclose(found, dense_covariance(system, 13, 15), rtol=1e-6, atol=1e-9)
+    left = np.where((problem.edges == pair).all(axis=1), 0.0, values)
+    nearby = nearby_of(problem, values, *pair, 30)
+    assert nearby.near.is_closed
+    found = nearby.covariance(CommonModel.of(system))
+    np.testing.assert_allclose(found, dense_covariance(problem.system(left), *pair), rtol=2e-3, atol=1e-4)
 
 
 def test_a_hub_that_counts_in_all_coordinates_is_left_to_the_solves_of_all_tasks():
-    problem, values = make_problem(hub=1.0)
-    assert _covariance_within(problem.system(values), 13, 15, second_part(problem, values), None) is None
+    problem, values = make_problem(groups=2, rows=3, hub=1.0)
+    assert nearby_of(problem, values, 13, 15, 30).covariance(CommonModel.of(problem.system(values))) is None
 
 
 def test_the_answer_of_the_common_model_lies_within_its_bounds():
@@ -153,16 +215,13 @@ def test_the_answer_of_the_common_model_lies_within_its_bounds():
     summed = np.linalg.inv(held.reshape(n * p, n * p)).reshape(n, p, n, p).sum(axis=(0, 2))
     H = np.diag(system.hub)
     exact = H @ np.linalg.inv(n * H - H @ summed @ H) @ H
-    common = FewSolves(system).common
-    low, high = common._bounds
-    assert np.linalg.eigvalsh(exact - low).min() > 0.0
-    assert np.linalg.eigvalsh(high - exact).min() > 0.0
-    for k in range(p):
-        np.testing.assert_allclose(common._column(k), exact[k], rtol=1e-3, atol=1e-3 * exact.max())
+    common = CommonModel.of(system)
+    assert np.linalg.eigvalsh(exact - common.low).min() > 0.0
+    assert np.linalg.eigvalsh(common.high - exact).min() > 0.0
 
 
 def test_too_many_steps_hand_over_to_the_preconditioner_that_knows_the_graph(monkeypatch):
-    monkeypatch.setattr("ggmtl.posterior.removal._STEPS", 2)
+    monkeypatch.setattr("ggmtl.posterior.few_solves._STEPS", 2)
     problem, values = make_problem()
     solver = FewSolves(problem.system(values))
     for _ in range(2):
@@ -187,14 +246,19 @@ def clusters(request):
     return GGMTLRegressor(noise=request.param).fit(data.X, data.y, tasks=data.tasks)
 
 
-@pytest.mark.parametrize("by_parts", [False, True])
-def test_errors_of_an_explanation_are_those_of_refits_to_a_millionth(clusters, by_parts, monkeypatch):
-    monkeypatch.setattr("ggmtl.posterior.removal._NEAR_FROM", 0 if by_parts else 10**9)
+@pytest.mark.parametrize("size", [0, 3, 500])
+def test_errors_of_an_explanation_are_those_of_refits_to_a_millionth(clusters, size, monkeypatch):
+    """From all tasks (0), from three that must be joined by more, and from all that are tied to the two."""
+    monkeypatch.setattr("ggmtl.posterior.neighbourhood._PAYS_FROM", 0 if size else 10**9)
+    monkeypatch.setattr("ggmtl.inspection.effects.near_size", lambda p: size)
+    monkeypatch.setattr("ggmtl.posterior.survey._MOST_FELT", 10)
+    monkeypatch.setattr("ggmtl.posterior.survey._FAR_TOL", 1e-10)
+    monkeypatch.setattr("ggmtl.posterior.common_model._GAP", 10.0)
     i, j = clusters.graph_.edges[3]
-    # A copy has nothing prepared yet.
     model = deepcopy(clusters)
+    model._survey = None
     found = explain_edge(model, model.tasks_[i], model.tasks_[j])
-    assert (effects_of(model).around(i, j).change is not None) == by_parts
+    assert bool(effects_of(model)._parts) == (size == 0)
     folded, unit = clusters._folded(), clusters._scaling.target_scale
     for drop, pair, everyone in (
         (False, found.error, found.total_error),
@@ -208,6 +272,24 @@ def test_errors_of_an_explanation_are_those_of_refits_to_a_millionth(clusters, b
             total, count = total + 2 * folded.parts[k].task_values(models), count + folded.parts[k].count
         assert pair == pytest.approx(unit * np.sqrt(total[[i, j]].sum() / count[[i, j]].sum()), rel=1e-7)
         assert everyone == pytest.approx(unit * np.sqrt(total.sum() / count.sum()), rel=1e-7)
+
+
+def test_the_fit_leaves_what_explanations_ask_for_and_new_rows_undo_it(tmp_path):
+    data = make_clusters(2, n_tasks=6, n_features=2, random_state=0)
+    model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
+    kept = model._survey
+    assert kept is not None
+    assert model._surveyed()[0] is kept
+    expected = explain_edge(model, 0, 2)
+    model.save(tmp_path / "model.ggmtl", keep_statistics=True)
+    found = explain_edge(load_model(tmp_path / "model.ggmtl"), 0, 2)
+    assert found.error_without == pytest.approx(expected.error_without, rel=1e-9)
+    assert found.features[0].standard_error == pytest.approx(expected.features[0].standard_error, rel=1e-9)
+    model.partial_fit(data.X[:9], data.y[:9], tasks=data.tasks[:9])
+    assert model._survey is not kept
+    refitted = GGMTLRegressor(candidates=np.empty((0, 2))).fit(data.X, data.y, tasks=data.tasks)
+    assert explain_edge(model, 0, 2).error != expected.error
+    assert explain_edge(refitted, 0, 2).error == explain_edge(refitted, 0, 2).error_without
 
 
 def test_noise_without_the_covariances_is_that_of_the_posterior(clusters):

@@ -71,7 +71,7 @@ def learn_by_samples(
     inside = journal.inside("dense")
     journal.note("graphs", partial(_graph_so_far, problem, inside))
     # Of very many tasks, only the level that is chosen gets accurate models: see `with_accurate_models`.
-    tol = ROUND_TOL if is_vast(problem.loss) else RESULT_TOL
+    tol = ROUND_TOL if is_vast(problem.loss.n_tasks, problem.loss.n_features) else RESULT_TOL
     learn = partial(learn_neighbours, problem.loss, groups=problem.groups, seed=seed, tol=tol)
     dense = learn(start, propose=propose, rounds=rounds, renewed=renewed, journal=inside)
     sparser = []
@@ -133,7 +133,7 @@ def _graph_so_far(problem: ScaledProblem, journal: Journal) -> list[GraphFit]:
 
 def with_accurate_models(fit: GraphFit, loss: LeastSquares) -> GraphFit:
     """The fit with the models of its graph to the accuracy of a result, where there are very many tasks."""
-    if not is_vast(loss) or not len(fit.edges):
+    if not is_vast(loss.n_tasks, loss.n_features) or not len(fit.edges):
         return fit
     problem = ScaledProblem.beside(fit.weighed(loss), fit)
     models = solves_for(problem.loss).models(problem.neighbours_of(fit))

@@ -99,9 +99,11 @@ class GraphFit:
     supported: bool = False
     precisions: np.ndarray | None = None
 
-    def weighed(self, loss: LeastSquares) -> LeastSquares:
-        """The loss with the tasks' rows weighed as in this fit."""
-        return loss if self.precisions is None else loss.weighted(self.precisions)
+    def weighed(self, loss: LeastSquares, tasks: np.ndarray | None = None) -> LeastSquares:
+        """The loss, of all tasks or of some, with the tasks' rows weighed as in this fit."""
+        if self.precisions is None:
+            return loss
+        return loss.weighted(self.precisions if tasks is None else self.precisions[tasks])
 
     def common_model(self) -> np.ndarray:
         """The hub's model: the mean of the tasks' models."""

@@ -132,14 +132,14 @@ def _scaled(loss: LeastSquares, unit: np.ndarray, order: np.ndarray | None) -> L
     return loss.scaled(unit) if order is None else loss.scaled(unit, order)
 
 
-def is_vast(loss: LeastSquares) -> bool:
+def is_vast(n_tasks: int, n_features: int) -> bool:
     """Whether the models of all tasks together overflow the caches."""
-    return loss.n_tasks * loss.n_features >= VAST_NUMBERS
+    return n_tasks * n_features >= VAST_NUMBERS
 
 
 def order_of(loss: LeastSquares, edges: np.ndarray) -> np.ndarray | None:
     """Where to put very many tasks: side by side with their neighbours. A loss on a device is left as it lies."""
-    if not is_vast(loss) or not isinstance(loss, LeastSquares):
+    if not is_vast(loss.n_tasks, loss.n_features) or not isinstance(loss, LeastSquares):
         return None
     return near_in_memory(edges, loss.n_tasks)
 

@@ -1,7 +1,8 @@
-"""What one edge does to every model, on all rows and without each fold.
+"""What one edge does to the models and to the errors, on all rows and without each fold.
 
-The models beside the fitted graph are the same for every edge that is asked about: they are solved once per model. What
-an edge changes is, on all rows and on each fold, a solve with a right-hand side at two tasks.
+The models beside the fitted graph are the same for every edge that is asked about: the fit, or else the first question,
+surveys them once. What an edge changes is then a matter of the tasks near it. Where those do not tell it well enough,
+or are most of the tasks, it is a solve of all tasks with a right-hand side at two.
 """
 
 from __future__ import annotations
@@ -14,45 +15,57 @@ import numpy as np
 
 from ggmtl.bilevel import present_problem
 from ggmtl.inner import InnerProblem, solve_inner
-from ggmtl.posterior import WithoutEdge, without_edge
-from ggmtl.posterior.neighbourhood import Links, Near
-from ggmtl.posterior.removal import (
-    HUB_LEFT_OVER,
-    LEFT_OVER,
-    MODEL_TOL,
-    Around,
-    FewSolves,
-    around,
-    change_without_edge,
-    links_of,
-)
+from ggmtl.posterior.few_solves import ROBUST_TOL, FewSolves
+from ggmtl.posterior.nearby import Change, Nearby
+from ggmtl.posterior.neighbourhood import Links, Near, few_size, near_size, pays
+from ggmtl.posterior.removal import CHANGE_TOL, WithoutEdge, change_without_edge, edge_between, without_edge
+from ggmtl.posterior.survey import Overview
 from ggmtl.regressor import GGMTLRegressor
-from ggmtl.statistics import LeastSquares
+from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics
+
+# Where the tasks near do not tell the errors, so many times as many are looked at next.
+_WIDER = 3
+
+
+@dataclass(frozen=True)
+class EdgeEffect:
+    """What an edge does.
+
+    Parameters
+    ----------
+    before, after : arrays of shape (2, p)
+        Models of the two tasks on all rows, with and without the edge.
+    covariance : array of shape (p, p)
+        Covariance of their difference without the edge, in units of σ².
+    pair_errors, errors : arrays of shape (2,)
+        Mean squared errors with and without the edge: of the two tasks, and of all.
+    """
+
+    before: np.ndarray
+    after: np.ndarray
+    covariance: np.ndarray
+    pair_errors: np.ndarray
+    errors: np.ndarray
+
+
+@dataclass(frozen=True)
+class Squares:
+    """Sums of squared errors with and without an edge, shape (2,), and their rows: of the two tasks, and of all."""
+
+    pair: np.ndarray
+    pair_rows: float
+    everyone: np.ndarray
+    rows: float
 
 
 @dataclass(frozen=True)
 class Part:
-    """The models of some of the rows beside the fitted graph.
-
-    Parameters
-    ----------
-    scored : LeastSquares
-        Rows that the models are scored on.
-    problem : InnerProblem, optional
-        None where there is one model for all tasks: no edge can change it.
-    values : array of shape (m,)
-        Edge values of the problem.
-    start : array of shape (n, p)
-        Models to start from, or the models themselves where there is no problem.
-    tol : float
-        Relative residual of the models.
-    """
+    """All tasks, on some rows; no problem where there is one model for all of them."""
 
     scored: LeastSquares
+    overview: Overview
     problem: InnerProblem | None
     values: np.ndarray
-    start: np.ndarray
-    tol: float = MODEL_TOL
 
     @cached_property
     def solver(self) -> FewSolves | None:
@@ -61,111 +74,179 @@ class Part:
             return None
         return FewSolves(self.problem.system(self.values))
 
-    @cached_property
-    def before(self) -> np.ndarray:
-        """Models with all edges, shape (n, p); those to start from where they are good enough."""
+    def squares(self, i: int, j: int, start: np.ndarray | None = None, tol: float = CHANGE_TOL) -> Squares:
+        """With and without the edge (i, j); its change may be known roughly."""
+        models = (self.overview.models, self._without(i, j, start, tol))
+        both = np.array([2.0 * self.scored.task_values(each) for each in models])
+        rows = float(self.scored.count[[i, j]].sum())
+        return Squares(both[:, [i, j]].sum(axis=1), rows, both.sum(axis=1), self.overview.rows)
+
+    def removal(self, i: int, j: int) -> WithoutEdge:
+        """The models with and without the edge (i, j), and the covariance of w_i − w_j."""
+        before = self.overview.models
         if self.problem is None:
-            return self.start
+            width = before.shape[1]
+            return WithoutEdge(before, before, np.zeros((width, width)))
+        return without_edge(self.problem, self.values, i, j, before, self.solver)
+
+    def _without(self, i: int, j: int, start: np.ndarray | None, tol: float) -> np.ndarray:
+        before, problem = self.overview.models, self.problem
+        if problem is None or not (edge := edge_between(problem.edges, i, j)).any():
+            return before
         if self.solver is None:
-            return solve_inner(self.problem, self.values, self.start, tol=self.tol).coefficients
-        moment = self.problem.loss.moment
-        gap = float(np.linalg.norm(moment - self.solver.system.apply(self.start)))
-        good = gap <= self.tol * float(np.linalg.norm(moment))
-        return self.start if good else self.solver.solve(moment, self.start, self.tol)
-
-    def without(self, i: int, j: int, near: Near | None) -> np.ndarray:
-        """Models without the edge (i, j), given the tasks near it."""
-        edge = self._edge(i, j)
-        if self.problem is None or not edge.any():
-            return self.before
-        if self.problem.penalty == "squared_l2":
-            known = (near, self.solver, self._residual(i, j, near))
-            return self.before + change_without_edge(self.problem, self.values, self.before, i, j, *known)
-        return solve_inner(self.problem, np.where(edge, 0.0, self.values), self.before, tol=MODEL_TOL).coefficients
-
-    def removal(self, i: int, j: int, near: Around, scored: bool) -> WithoutEdge:
-        """The same with the covariance of w_i − w_j; to a thousandth of the change where nothing is `scored` by it."""
-        if self.problem is None:
-            width = self.before.shape[1]
-            return WithoutEdge(self.before, self.before, np.zeros((width, width)))
-        residual = self._residual(i, j, near.change) if scored else np.inf
-        return without_edge(self.problem, self.values, i, j, self.before, self.solver, near, residual)
-
-    @cached_property
-    def errors(self) -> np.ndarray:
-        """Sum of squared errors of every task with all edges, shape (n,)."""
-        return 2.0 * self.scored.task_values(self.before)
-
-    def errors_of(self, models: np.ndarray) -> np.ndarray:
-        """The same for other models, most of which may be as before."""
-        moved = np.flatnonzero((models != self.before).any(axis=1))
-        if 2 * len(moved) > len(models):
-            return 2.0 * self.scored.task_values(models)
-        errors = self.errors.copy()
-        errors[moved] = 2.0 * self.scored.of_tasks(moved).task_values(models[moved])
-        return errors
-
-    def _residual(self, i: int, j: int, near: Near | None) -> float:
-        """What may be left over of a change: as little as of the models, or beside the moments of the two tasks."""
-        moment = np.zeros((0, 1)) if self.problem is None else self.problem.loss.moment
-        share = HUB_LEFT_OVER if near is None or near.is_closed else LEFT_OVER
-        return max(MODEL_TOL * float(np.linalg.norm(moment)), share * float(np.linalg.norm(moment[[i, j]])))
-
-    def _edge(self, i: int, j: int) -> np.ndarray:
-        if self.problem is None:
-            return np.zeros(0, dtype=bool)
-        return (self.problem.edges == [i, j]).all(axis=1)
+            return solve_inner(problem, np.where(edge, 0.0, self.values), before, tol=ROBUST_TOL).coefficients
+        return before + change_without_edge(problem, self.values, before, i, j, self.solver, start, tol)
 
 
 @dataclass(frozen=True)
+class Question:
+    """Two tasks, all that are tied to them in their order, those near with their losses, and the few nearest."""
+
+    i: int
+    j: int
+    order: np.ndarray
+    near: Near
+    few: Near
+    losses: FoldedLoss
+
+    def rows(self, fold: int | None) -> tuple[LeastSquares, LeastSquares]:
+        """The rows that the tasks near are fitted to without a fold, and those of the fold; without None, all rows."""
+        if fold is None:
+            return self.losses.total, self.losses.total
+        return self.losses.training(fold), self.losses.parts[fold]
+
+
 class Effects:
-    """All rows, and the training rows of every fold that is held out; σ² in scaled units."""
+    """The effects of the edges of one fitted model; σ² in scaled units."""
 
-    statistics: object
-    result: object
-    total: Part
-    folds: tuple[Part, ...]
-    noise: float
+    def __init__(self, model: GGMTLRegressor):
+        self.statistics, self.result = model._kept_statistics("explain_edge"), model._path_result
+        self._fit, self._settings = model._fit_used, model._settings_used
+        self._scaling, self._scored_from = model._scaling, model._scored_from
+        self._survey, self.noise = model._surveyed()
+        present = self._fit.edge_values > 0
+        self._edges, self._values = self._fit.edges[present], self._fit.edge_values[present]
+        self._parts: dict[int | None, Part] = {}
 
-    def around(self, i: int, j: int) -> Around:
-        """The tasks near i and j, where something is gained by looking at them alone."""
-        return around(self._links, i, j, self.total.before.shape[1])
+    @property
+    def held_out(self) -> bool:
+        """Whether errors are those of rows that the models have not seen."""
+        return bool(self._survey.folds)
+
+    def of_edge(self, i: int, j: int) -> EdgeEffect:
+        """Of the edge between the tasks at positions i < j, whether there is one or not."""
+        question = self._question(i, j)
+        if question is None:
+            squares = [self._part(fold).squares(i, j) for fold in self._scored]
+            pair = self._pair_among_all(i, j)
+        else:
+            squares, pair = self._squares_nearby(question), self._pair(question)
+        pair_errors = np.sum([part.pair for part in squares], axis=0)
+        errors = np.sum([part.everyone for part in squares], axis=0)
+        pair_rows, rows = sum(part.pair_rows for part in squares), sum(part.rows for part in squares)
+        return EdgeEffect(*pair, pair_errors / max(pair_rows, 1.0), errors / rows)
+
+    @property
+    def _scored(self) -> list[int | None]:
+        """The folds whose errors are asked for; None, for all rows, where there are no folds."""
+        return [*self._survey.folds] or [None]
+
+    # ------------------------------------------------------------------ all tasks
+
+    def _overview(self, fold: int | None) -> Overview:
+        return self._survey.total if fold is None else self._survey.folds[fold]
+
+    def _part(self, fold: int | None) -> Part:
+        """All tasks on the rows outside a fold, or on all rows; prepared at the first question that needs it."""
+        if not self._parts:
+            folded = self._folded(self.statistics)
+            for k in {None, *self._scored}:
+                training, scored = (folded.total,) * 2 if k is None else (folded.training(k), folded.parts[k])
+                several = np.isfinite(self._fit.hub).all()
+                found = present_problem(self._fit, training, self._settings) if several else (None, np.zeros(0))
+                self._parts[k] = Part(scored, self._overview(k), *found)
+        return self._parts[fold]
+
+    def _pair_among_all(self, i: int, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        removal = self._part(None).removal(i, j)
+        return removal.before[[i, j]], removal.coefficients[[i, j]], removal.difference_covariance
+
+    def _folded(self, statistics: TaskStatistics) -> FoldedLoss:
+        return FoldedLoss(tuple(self._scaling.design(statistics)), self._scored_from)
+
+    # ------------------------------------------------------------------ the tasks near
+
+    def _question(self, i: int, j: int) -> Question | None:
+        """None where all tasks answer it better."""
+        n, p = self._survey.total.models.shape
+        if self._settings.penalty != "squared_l2" or not np.isfinite(self._fit.hub).all() or not pays(n, p):
+            return None
+        return self._asked(i, j, self._links.order(i, j), near_size(p))
+
+    def _asked(self, i: int, j: int, order: np.ndarray, size: int) -> Question:
+        """About so many of the tasks tied to the two."""
+        few = min(size, few_size(self._fit.coefficients.shape[1]))
+        near = self._links.near(order, size)
+        return Question(i, j, order, near, self._links.near(order, few), self._folded(self.statistics.take(near.tasks)))
 
     @cached_property
-    def _links(self) -> Links | None:
-        return None if self.total.problem is None else links_of(self.total.problem, self.total.values)
+    def _links(self) -> Links:
+        weights = 1.0 if self._fit.precisions is None else self._fit.precisions
+        return Links.of(self._edges, self._values, self._fit.coupling, self.statistics.count * weights)
+
+    def _nearby(self, question: Question, near: Near, loss: LeastSquares) -> Nearby:
+        """The system of some tasks near the two, given their loss."""
+        fit = self._fit
+        problem = self._settings.problem(fit.weighed(loss, near.tasks), near.edges, fit.coupling, fit.hub)
+        part = problem.system(self._values[near.index])
+        return Nearby(near, *near.places(question.i, question.j), part, problem.loss.moment)
+
+    def _squares_nearby(self, question: Question) -> list[Squares]:
+        """The errors of every fold: from the tasks near, from more of them, or, where those will not do, from all."""
+        found = []
+        for fold in self._scored:
+            change, squares = self._squares(question, fold)
+            while squares is None and self._overview(fold).far is not None and not question.near.is_closed:
+                question = self._asked(question.i, question.j, question.order, _WIDER * len(question.near.tasks))
+                change, squares = self._squares(question, fold)
+            if squares is None:
+                start = np.zeros_like(self._overview(fold).models)
+                start[question.near.tasks] = change.models
+                squares = self._part(fold).squares(question.i, question.j, start, change.tol)
+            found.append(squares)
+        return found
+
+    def _squares(self, question: Question, fold: int | None) -> tuple[Change, Squares | None]:
+        """What the edge changes in the tasks near, and the errors where that tells them."""
+        near, overview = question.near, self._overview(fold)
+        training, scored = question.rows(fold)
+        nearby, models = self._nearby(question, near, training), overview.models[near.tasks]
+        change = nearby.change(overview)
+        if not change.is_enough:
+            return change, None
+        pair = [nearby.first, nearby.second]
+        both = np.array([2.0 * scored.task_values(each)[pair].sum() for each in (models, models + change.models)])
+        everyone = overview.error + np.array([0.0, nearby.gained(change, overview, scored)])
+        return change, Squares(both, float(scored.count[pair].sum()), everyone, overview.rows)
+
+    def _pair(self, question: Question) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Models of the two on all rows with and without the edge, and S'."""
+        few, pair, models = question.few, [question.i, question.j], self._survey.total.models
+        loss = question.losses.total.of_tasks(np.searchsorted(question.near.tasks, few.tasks))
+        nearby = self._nearby(question, few, loss)
+        covariance = nearby.covariance(self._survey.common)
+        if covariance is None:
+            return self._pair_among_all(question.i, question.j)
+        moved = nearby.rough_change(models[few.tasks])[[nearby.first, nearby.second]]
+        return models[pair], models[pair] + moved, covariance
 
 
 _KNOWN: WeakKeyDictionary[GGMTLRegressor, Effects] = WeakKeyDictionary()
 
 
 def effects_of(model: GGMTLRegressor) -> Effects:
-    """The parts of a model, solved at the first question and kept while the model lives and does not change."""
+    """The effects of the edges of a model, prepared at the first question and kept while the model does not change."""
     known = _KNOWN.get(model)
-    if known is not None and known.statistics is model._statistics and known.result is model._path_result:
-        return known
-    folded = model._folded()
-    folds = tuple(_part(model, folded.training(k), folded.parts[k]) for k in folded.scored)
-    # Where folds are scored, all rows only say which way the coefficients moved: the fit's own accuracy will do.
-    total = _part(model, folded.total, folded.total, model._fit_used.coefficients, 1e-5 if folds else MODEL_TOL)
-    noise = model._noise_variance(folded)
-    _KNOWN[model] = Effects(model._statistics, model._path_result, total, folds, noise)
-    return _KNOWN[model]
-
-
-def _part(
-    model: GGMTLRegressor,
-    training: LeastSquares,
-    scored: LeastSquares,
-    pooled: np.ndarray | None = None,
-    tol: float = MODEL_TOL,
-) -> Part:
-    fit, settings = model._fit_used, model._settings_used
-    if np.isfinite(fit.hub).all():
-        return Part(scored, *present_problem(fit, training, settings), fit.coefficients, tol)
-    if pooled is None:
-        ridge = np.diag(np.where(settings.slopes, settings.ridge, 0.0))
-        gram, moment = fit.weighed(training).pooled()
-        one = np.linalg.lstsq(gram + ridge, moment, rcond=None)[0]
-        pooled = np.tile(one, (training.n_tasks, 1))
-    return Part(scored, None, np.zeros(0), pooled)
+    if known is None or known.statistics is not model._statistics or known.result is not model._path_result:
+        known = _KNOWN[model] = Effects(model)
+    return known

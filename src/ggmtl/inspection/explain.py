@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from ggmtl.errors import InputError, ParameterError, did_you_mean
-from ggmtl.inspection.effects import Effects, effects_of
-from ggmtl.posterior import WithoutEdge, user_units
-from ggmtl.posterior.neighbourhood import Near
+from ggmtl.inspection.effects import EdgeEffect, effects_of
+from ggmtl.posterior import user_units
+from ggmtl.posterior.removal import edge_between
 from ggmtl.regressor import GGMTLRegressor
 from ggmtl.tasks import locate_tasks
 
@@ -162,25 +162,23 @@ def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
     i, j = _positions(model, a, b)
     model._kept_statistics("explain_edge")
     fit, effects = model._fit_used, effects_of(model)
+    effect = effects.of_edge(i, j)
     present = fit.edge_values > 0
-    here = (fit.edges[present] == [i, j]).all(axis=1)
-    near = effects.around(i, j)
-    removal = effects.total.removal(i, j, near, scored=not effects.folds)
-    errors = _errors(effects, removal, i, j, near.change)
-    unit = model._scaling.target_scale
-    error, without, total, total_without = (float(np.sqrt(value)) * unit for value in errors)
+    here = edge_between(fit.edges[present], i, j)
+    roots = np.sqrt(np.maximum([effect.pair_errors, effect.errors], 0.0)) * model._scaling.target_scale
+    (error, without), (total, total_without) = roots.tolist()
     weights = fit.edge_weights(model._settings_used.slopes)[present]
     return EdgeExplanation(
         (a, b),
         bool(here.any()),
         float(weights[here].sum()),
-        _reported_weight(model, i, j),
+        float(model.graph_.weights[edge_between(model.graph_.edges, i, j)].sum()),
         error,
         without,
         total,
         total_without,
-        bool(effects.folds),
-        _agreements(model, removal, effects.noise, *locate_tasks(model.tasks_, np.array([a, b]))),
+        effects.held_out,
+        _agreements(model, effect, effects.noise, *locate_tasks(model.tasks_, np.array([a, b]))),
         _common_neighbours(model, i, j),
         bool(present.any()),
     )
@@ -211,31 +209,21 @@ def _nearest(label: Any, known: np.ndarray) -> str:
     return f" It has {len(known):,} tasks, from {first!r} to {last!r}."
 
 
-def _errors(effects: Effects, removal: WithoutEdge, i: int, j: int, near: Near | None) -> list[float]:
-    """Mean squared errors: of the pair with and without the edge, of all tasks with and without."""
-    parts = [(fold, fold.without(i, j, near)) for fold in effects.folds] or [(effects.total, removal.coefficients)]
-    count = np.sum([part.scored.count for part, _ in parts], axis=0)
-    kept = np.sum([part.errors for part, _ in parts], axis=0)
-    gone = np.sum([part.errors_of(after) for part, after in parts], axis=0)
-    pair, rows = [i, j], float(count[[i, j]].sum())
-    means = [float(side[pair].sum()) / max(rows, 1.0) for side in (kept, gone)]
-    return means + [float(side.sum()) / float(count.sum()) for side in (kept, gone)]
-
-
 def _agreements(
-    model: GGMTLRegressor, removal: WithoutEdge, noise: float, a: int, b: int
+    model: GGMTLRegressor, effect: EdgeEffect, noise: float, a: int, b: int
 ) -> tuple[FeatureAgreement, ...]:
     T = user_units(model._scaling)
     names = [*model.feature_names_, *(["(intercept)"] if model._scaling.intercept else [])]
-    current = np.column_stack([model.coef_, model.intercept_])[:, : len(names)]
-    difference = T @ (removal.coefficients[a] - removal.coefficients[b])
-    variance = noise * np.diag(T @ removal.difference_covariance @ T.T)
-    error = np.sqrt(np.maximum(variance, 0.0))
-    moved = (removal.before - removal.coefficients)[[a, b]] @ T.T
+    current = np.column_stack([model.coef_[[a, b]], model.intercept_[[a, b]]])[:, : len(names)]
+    # The effect has the two in the order of their positions.
+    order = [0, 1] if a < b else [1, 0]
+    before, after = effect.before[order] @ T.T, effect.after[order] @ T.T
+    difference, moved = after[0] - after[1], before - after
+    error = np.sqrt(np.maximum(noise * np.diag(T @ effect.covariance @ T.T), 0.0))
     return tuple(
         FeatureAgreement(
             str(name),
-            (float(current[a, k]), float(current[b, k])),
+            (float(current[0, k]), float(current[1, k])),
             float(difference[k]),
             float(error[k]),
             (float(moved[0, k]), float(moved[1, k])),
@@ -244,13 +232,10 @@ def _agreements(
     )
 
 
-def _reported_weight(model: GGMTLRegressor, i: int, j: int) -> float:
-    return float(model.graph_.weights[(model.graph_.edges == [i, j]).all(axis=1)].sum())
-
-
 def _common_neighbours(model: GGMTLRegressor, i: int, j: int) -> tuple[Any, ...]:
-    adjacency = model.graph_.adjacency()
-    both = np.intersect1d(adjacency[[i]].nonzero()[1], adjacency[[j]].nonzero()[1])
+    edges = model.graph_.edges
+    first, second = (edges[(edges == task).any(axis=1)] for task in (i, j))
+    both = np.setdiff1d(np.intersect1d(first, second), [i, j])
     return tuple(model.tasks_[both].tolist())
 
 

@@ -3,12 +3,14 @@
 from ggmtl.posterior.attachment import AttachedTask, attach, follow, insert_task, new_weights, take_tasks
 from ggmtl.posterior.noise import HeldOut
 from ggmtl.posterior.removal import WithoutEdge, without_edge
+from ggmtl.posterior.survey import Survey, survey_of
 from ggmtl.posterior.uncertainty import Posterior, noise_of, posterior_of, user_units
 
 __all__ = [
     "AttachedTask",
     "HeldOut",
     "Posterior",
+    "Survey",
     "WithoutEdge",
     "attach",
     "follow",
@@ -16,6 +18,7 @@ __all__ = [
     "new_weights",
     "noise_of",
     "posterior_of",
+    "survey_of",
     "take_tasks",
     "user_units",
     "without_edge",

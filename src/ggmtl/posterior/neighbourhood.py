@@ -5,22 +5,28 @@ With N the tasks chosen and everything else held at zero,
     A_NN = blockdiag(G_i) + (L_NN + diag(Σ_{k∉N} e_ik)) ⊗ Λ + I ⊗ H + ρ ,     bᵀA_NN⁻¹b ≤ bᵀA⁻¹b ,
 
 with equality, but for the common model, where no edge leaves N. What an edge changes dies out with the distance: of
-what a task does, its neighbour k takes up the share λe/(λ Σe_k + μ_k), μ_k the mean curvature of its own rows.
+what a task does, its neighbour k takes up the share λe/(λ Σe_k + N_k): its number of rows is the mean curvature of its
+loss where features have a variance of one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from heapq import heappop, heappush
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import dijkstra
 
 from ggmtl import kernels
-from ggmtl.inner import InnerProblem
 from ggmtl.system import TaskSystem
 
 # Numbers in the matrices of the tasks near a pair, and their number at least and at most.
 _NUMBERS, _FEWEST, _MOST = 200_000, 100, 500
+# The same of the few that tell S', which takes a solve for every coefficient.
+_FEW_NUMBERS, _FEWEST_FEW, _MOST_FEW = 60_000, 16, 64
+# Below this many coefficients in all, the tasks near a pair are not worth looking for.
+_PAYS_FROM = 5000
 
 
 @dataclass(frozen=True)
@@ -33,45 +39,56 @@ class Near:
         Positions, in rising order.
     edges, index : arrays of shape (l, 2) and (l,)
         Edges among these tasks, by position among `tasks`, and their numbers among all edges.
-    outside : array of shape (k,)
-        Weight of the edges of every task to others.
-    order : array of shape (k,)
-        The same positions, nearest first.
+    leaving : array of shape (o, 2)
+        Edges to others: the position among `tasks`, and that of the other among all.
+    leaving_weights : array of shape (o,)
     """
 
     tasks: np.ndarray
     edges: np.ndarray
     index: np.ndarray
-    outside: np.ndarray
-    order: np.ndarray
+    leaving: np.ndarray
+    leaving_weights: np.ndarray
 
     @classmethod
-    def of(cls, edges: np.ndarray, weights: np.ndarray, n: int, order: np.ndarray) -> Near:
-        """The given tasks out of `n`."""
-        tasks, place = np.sort(order), np.full(n, -1)
+    def of(cls, edges: np.ndarray, weights: np.ndarray, n: int, tasks: np.ndarray) -> Near:
+        """The given tasks out of `n`, in any order."""
+        tasks, place = np.sort(tasks), np.full(n, -1)
         place[tasks] = np.arange(len(tasks))
         ends = place[edges]
         inside = (ends >= 0).sum(axis=1)
-        index, leaving = np.flatnonzero(inside == 2), np.flatnonzero(inside == 1)
-        outside = np.bincount(ends[leaving].max(axis=1), weights[leaving], len(tasks))
-        return cls(tasks, ends[index], index, outside, order)
+        index, out = np.flatnonzero(inside == 2), np.flatnonzero(inside == 1)
+        other = np.where(ends[out, 0] < 0, edges[out, 0], edges[out, 1])
+        leaving = np.column_stack([ends[out].max(axis=1), other])
+        return cls(tasks, ends[index], index, leaving, weights[out])
 
     @property
     def is_closed(self) -> bool:
         """Whether no edge leaves these tasks."""
-        return not self.outside.any()
+        return not self.leaving_weights.any()
 
-    def system(self, system: TaskSystem) -> TaskSystem:
-        """A on these tasks, for a separable system with the same edges; others and the common model are held."""
-        held = system.hub + self.outside[:, None] * system.coupling
-        return TaskSystem(
-            system.gram[self.tasks],
-            self.edges,
-            system.edge_weights[self.index],
-            system.coupling,
-            np.zeros_like(system.hub),
-            np.broadcast_to(system.ridge, system.shape)[self.tasks] + held,
-        )
+    @cached_property
+    def outside(self) -> np.ndarray:
+        """Weight of the edges of every task to others, shape (k,)."""
+        return np.bincount(self.leaving[:, 0], self.leaving_weights, len(self.tasks))
+
+    def part(self, system: TaskSystem) -> TaskSystem:
+        """The matrices and edges of these tasks out of a separable system of all."""
+        ridge = np.broadcast_to(system.ridge, system.shape)[self.tasks]
+        weights = system.edge_weights[self.index]
+        return TaskSystem(system.gram[self.tasks], self.edges, weights, system.coupling, system.hub, ridge)
+
+    def held(self, part: TaskSystem) -> TaskSystem:
+        """A on these tasks, given their matrices and edges: all others and the common model are held."""
+        held = part.hub + self.outside[:, None] * part.coupling
+        return replace(part, hub=np.zeros_like(part.hub), ridge=np.broadcast_to(part.ridge, part.shape) + held)
+
+    def passed_on(self, values: np.ndarray) -> np.ndarray:
+        """Σ_k e_jk v_k for every task j outside with an edge into these tasks, given v of these, shape (k, p)."""
+        others, place = np.unique(self.leaving[:, 1], return_inverse=True)
+        passed = np.zeros((len(others), values.shape[1]))
+        np.add.at(passed, place, self.leaving_weights[:, None] * values[self.leaving[:, 0]])
+        return passed
 
     def places(self, i: int, j: int) -> tuple[int, int]:
         """Where the tasks i and j are among these."""
@@ -81,50 +98,52 @@ class Near:
 
 @dataclass(frozen=True)
 class Links:
-    """The neighbours of every task by rows, and the share of what a task does that each of them takes up."""
+    """The edges, and how far each task is from its neighbours: −log of the share of what it does that they take up."""
 
     edges: np.ndarray
     values: np.ndarray
-    start: np.ndarray
-    neighbour: np.ndarray
-    taken: np.ndarray
+    distances: csr_array
+    n_tasks: int
 
     @classmethod
-    def of(cls, problem: InnerProblem, values: np.ndarray) -> Links:
-        """Of the edges with these values."""
-        n, p = problem.loss.moment.shape
-        start, neighbour, weight = kernels.neighbour_lists(problem.edges, values, n)
-        positive = problem.coupling[problem.coupling > 0]
+    def of(cls, edges: np.ndarray, values: np.ndarray, coupling: np.ndarray, rows: np.ndarray) -> Links:
+        """Of the edges with these values, given the number of rows of every task, shape (n,)."""
+        n = len(rows)
+        start, neighbour, weight = kernels.neighbour_lists(edges, values, n)
+        positive = coupling[coupling > 0]
         strength = float(np.exp(np.log(positive).mean())) if len(positive) else 0.0
-        degree = strength * np.bincount(problem.edges.ravel(), np.repeat(values, 2), n)
-        own = degree + np.einsum("npp->n", problem.loss.gram) / p
+        own = strength * np.bincount(edges.ravel(), np.repeat(values, 2), n) + rows
         share = strength * weight / np.maximum(own, np.finfo(float).tiny)[neighbour]
-        return cls(problem.edges, values, start, neighbour, share)
+        # Distances must be positive: a task without rows may take up all that its only neighbour does.
+        far = -np.log(np.clip(share, np.finfo(float).tiny, 1.0 - 1e-9))
+        return cls(edges, values, csr_array((far, neighbour, start), shape=(n, n)), n)
 
-    @property
-    def n_tasks(self) -> int:
-        """Number of tasks."""
-        return len(self.start) - 1
+    def order(self, i: int, j: int) -> np.ndarray:
+        """The tasks tied to i or j, those that take up the most of what the two do first."""
+        far = dijkstra(self.distances, indices=[i, j], min_only=True)
+        return np.argsort(far, kind="stable")[: np.isfinite(far).sum()]
 
-    def near(self, i: int, j: int, size: int) -> Near:
-        """The `size` tasks that take up the most of what i and j do; fewer where no more are tied to them."""
-        heap, chosen = [(-1.0, i), (-1.0, j)], {}
-        while heap and len(chosen) < size:
-            share, task = heappop(heap)
-            if task in chosen:
-                continue
-            chosen[task] = True
-            row = slice(self.start[task], self.start[task + 1])
-            for other, passed in zip(self.neighbour[row].tolist(), (share * self.taken[row]).tolist()):
-                if other not in chosen:
-                    heappush(heap, (passed, other))
-        return Near.of(self.edges, self.values, self.n_tasks, np.fromiter(chosen, np.int64, len(chosen)))
+    def near(self, order: np.ndarray, size: int) -> Near:
+        """The first tasks of an order."""
+        return Near.of(self.edges, self.values, self.n_tasks, order[:size])
 
-    def nearest(self, near: Near, size: int) -> Near:
-        """The first of the tasks near a pair."""
-        return near if len(near.order) <= size else Near.of(self.edges, self.values, self.n_tasks, near.order[:size])
+
+def pays(n: int, p: int) -> bool:
+    """Whether there are so many tasks that a look at those near a pair saves time."""
+    return n * p >= _PAYS_FROM
 
 
 def near_size(p: int) -> int:
     """How many tasks of p coefficients are worth a look beside solves of all tasks."""
     return int(np.clip(_NUMBERS // p**2, _FEWEST, _MOST))
+
+
+def few_size(p: int) -> int:
+    """How many tasks tell S', and which way coefficients move, to some thousandths where more are tied to the two."""
+    return int(np.clip(_FEW_NUMBERS // p**2, _FEWEST_FEW, _MOST_FEW))
+
+
+def within(system: TaskSystem, part: np.ndarray) -> TaskSystem:
+    """A of the tasks of one part of the graph, their common model held at zero."""
+    near = Near.of(system.edges, system.edge_weights, system.shape[0], part)
+    return near.held(near.part(system))

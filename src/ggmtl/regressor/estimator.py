@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from ggmtl.bilevel import Settings
+from ggmtl.bilevel import Settings, is_vast
 from ggmtl.candidates import Candidates
 from ggmtl.errors import GGMTLError, ModelFileError
 from ggmtl.memory import require_memory
@@ -195,6 +196,14 @@ class GGMTLRegressor(GrowingModel):
         self._table_kind = table_kind(X)
         return super().fit(X, y, tasks, sample_weight=sample_weight, groups=groups)
 
+    def _fit(self, statistics: TaskStatistics):
+        super()._fit(statistics)
+        if self.penalty == "squared_l2" and not is_vast(*self._coefficients.shape):
+            # What explanations ask for first costs little beside the fit. Where it cannot be had, they will say why.
+            with suppress(GGMTLError, np.linalg.LinAlgError):
+                self._surveyed()
+        return self
+
     def _held_out(self, data: TaskData) -> Any:
         """One fold of very many tasks says all there is to know about their mean error, and is all that is kept."""
         folds = self.validation
@@ -207,7 +216,7 @@ class GGMTLRegressor(GrowingModel):
         check_parameters(self)
         self._require_memory(folds)
         self._statistics = statistics
-        self._standard_errors = self._noise = self._posterior_kept = None
+        self._standard_errors = self._noise = self._posterior_kept = self._survey = None
         self._ratios_known = False
         self._attached = []
         settings, journal = settings_of(self, folds[0].n_features), journal_of(self, folds)

@@ -17,7 +17,7 @@ from ggmtl.graph import TaskGraph
 from ggmtl.model_file import ModelState, write_model
 from ggmtl.noise import noise_ratios
 from ggmtl.path import PathResult
-from ggmtl.posterior import HeldOut, Posterior, noise_of, posterior_of
+from ggmtl.posterior import HeldOut, Posterior, Survey, noise_of, posterior_of, survey_of
 from ggmtl.regressor.evidence import check_evidence, evidence_used
 from ggmtl.regressor.parameters import check_parameters, settings_of
 from ggmtl.shell import LearnedModels, TaskRegressor
@@ -40,6 +40,7 @@ class FittedModel(TaskRegressor):
     _group_folds: dict[Any, int] | None = None
     _ratios: np.ndarray | None = None
     _ratios_known: bool = False
+    _survey: Survey | None = None
     noise: str
 
     def predict(self, X: Any, tasks: Any = None, return_std: bool = False) -> Any:
@@ -236,6 +237,14 @@ class FittedModel(TaskRegressor):
             self._noise = noise_of(self._fit_used, folded.total, self._settings_used, held_out=held_out)
         return self._noise
 
+    def _surveyed(self) -> tuple[Survey, float]:
+        """What explanations need to know of all tasks, and σ²."""
+        if self._survey is None or self._noise is None:
+            folded = self._folded()
+            self._survey = self._survey or survey_of(self._fit_used, folded, self._settings_used)
+            self._noise_variance(folded)
+        return self._survey, self._noise_variance()
+
     @property
     def noise_(self) -> np.ndarray:
         """Standard deviation of every task's noise, in the units of the target, shape (n_tasks,)."""
@@ -282,7 +291,7 @@ class FittedModel(TaskRegressor):
         if self._named:
             self.feature_names_in_ = np.array(state.feature_names, dtype=object)
         self._statistics, self._standard_errors = state.statistics, state.standard_errors
-        self._noise, self._posterior_kept = state.noise, None
+        self._noise, self._posterior_kept, self._survey = state.noise, None, None
         self._ratios, self._ratios_known = state.noise_ratios, True
         check_parameters(self)
         settings = settings_of(self, state.result.best.coefficients.shape[1])

@@ -118,7 +118,7 @@ class GrowingModel(FittedModel):
         levels = list(self._path_result.levels)
         levels[self._path_result.chosen] = fit
         result = replace(self._path_result, levels=tuple(levels))
-        self._standard_errors = self._noise = self._posterior_kept = None
+        self._standard_errors = self._noise = self._posterior_kept = self._survey = None
         self._ratios_known = False
         self._attached = list(zip(labels, covariances))
         self._statistics = replace(statistics, cross=statistics.cross[:, here], task_names=self.tasks_)
@@ -231,7 +231,8 @@ class GrowingModel(FittedModel):
             T = user_units(self._scaling)
             variance = self._noise_variance() * np.diag(T @ attached.covariance @ T.T)
             self._standard_errors = np.insert(self._standard_errors, position, np.sqrt(variance), axis=0)
-        self._posterior_kept, self.tasks_ = None, names
+        self._posterior_kept = self._survey = None
+        self.tasks_ = names
         if self._ratios is not None:
             # Its rows are too few to tell how noisy it is.
             self._ratios = np.insert(self._ratios, position, 1.0)
