@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ggmtl.bilevel import present_problem
+from ggmtl.bilevel import is_vast, present_problem
 from ggmtl.inner import InnerProblem, solve_inner
 from ggmtl.posterior.few_solves import ROBUST_TOL, FewSolves
 from ggmtl.posterior.nearby import Change, Nearby
@@ -21,6 +21,7 @@ from ggmtl.posterior.neighbourhood import Links, Near, few_size, near_size, pays
 from ggmtl.posterior.removal import CHANGE_TOL, WithoutEdge, change_without_edge, edge_between, without_edge
 from ggmtl.posterior.survey import Overview
 from ggmtl.regressor import GGMTLRegressor
+from ggmtl.shell import logger, verbose_logging
 from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics
 
 # Where the tasks near do not tell the errors, so many times as many are looked at next.
@@ -123,7 +124,10 @@ class Effects:
         self.statistics, self.result = model._kept_statistics("explain_edge"), model._path_result
         self._fit, self._settings = model._fit_used, model._settings_used
         self._scaling, self._scored_from = model._scaling, model._scored_from
-        self._survey, self.noise = model._surveyed()
+        n, p = self._fit.coefficients.shape
+        with verbose_logging(int(model._survey is None and is_vast(n, p))):
+            logger.info("explaining edges: a look at all %d tasks, once for this model", n)
+            self._survey, self.noise = model._surveyed()
         present = self._fit.edge_values > 0
         self._edges, self._values = self._fit.edges[present], self._fit.edge_values[present]
         self._parts: dict[int | None, Part] = {}

@@ -141,6 +141,9 @@ class EdgeExplanation:
 def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
     """Explain the edge between two tasks, or why there is none.
 
+    The first question about a model of very many tasks (more than some 260,000 coefficients in all) looks at all of
+    them, once; whatever else is asked is answered from the tasks near the two.
+
     Parameters
     ----------
     model : GGMTLRegressor
