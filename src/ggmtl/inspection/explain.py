@@ -17,6 +17,7 @@ from ggmtl.posterior import user_units
 from ggmtl.posterior.removal import edge_between
 from ggmtl.regressor import GGMTLRegressor
 from ggmtl.tasks import locate_tasks
+from ggmtl.tasks.tables import plain
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class EdgeExplanation:
     any_links: bool = True
 
     def __repr__(self) -> str:
-        a, b = map(_plain, self.tasks)
+        a, b = map(plain, self.tasks)
         link = f"linked, error {self.error:.4g}, without the link {self.error_without:.4g}"
         return f"EdgeExplanation({a!r} and {b!r}: {link if self.linked else 'not linked'})"
 
@@ -192,16 +193,11 @@ def _positions(model: GGMTLRegressor, a: Any, b: Any) -> tuple[int, int]:
     for label in (a, b):
         position = int(locate_tasks(model.tasks_, np.array([label]))[0])
         if position < 0:
-            raise InputError(f"There is no task {_plain(label)!r} in the model.{_nearest(label, model.tasks_)}")
+            raise InputError(f"There is no task {plain(label)!r} in the model.{_nearest(label, model.tasks_)}")
         positions.append(position)
     if positions[0] == positions[1]:
-        raise ParameterError(f"explain_edge takes two different tasks. Got {_plain(a)!r} twice.")
+        raise ParameterError(f"explain_edge takes two different tasks. Got {plain(a)!r} twice.")
     return min(positions), max(positions)
-
-
-def _plain(label: Any) -> Any:
-    """A label without the name of its NumPy type."""
-    return label.item() if isinstance(label, np.generic) else label
 
 
 def _nearest(label: Any, known: np.ndarray) -> str:
