@@ -295,3 +295,26 @@ def test_level_without_models_has_no_edges_to_draw(model):
     finally:
         model._path_result = result
     assert [level["edges"] is None for level in stored] == [not level["chosen"] for level in stored]
+
+
+def test_features_that_say_the_same_thing_are_named(tmp_path):
+    X, y, task = _rows()
+    rng = np.random.default_rng(3)
+    near = X[:, 0] + 1e-3 * rng.normal(size=len(X))
+    constant = np.full(len(X), 7.0)
+    frame = {"own": X[:, 1], "euro": X[:, 0], "dollar": 1e6 + 1.1 * X[:, 0], "near": near, "constant": constant}
+
+    def fitted(*names):
+        columns = np.column_stack([frame[name] for name in names])
+        model = GGMTLRegressor().fit(columns, y, tasks=task)
+        model.feature_names_ = names
+        return model
+
+    assert summarize(fitted("own", "euro", "near", "constant"))["redundant"] == []
+    model = fitted("own", "euro", "dollar", "near")
+    assert summarize(model)["redundant"] == ["euro", "dollar"]
+    assert "Each of euro, dollar follows from the others of these" in describe(summarize(model))
+    frame["both"] = frame["euro"] - 3.0 * frame["own"]
+    assert summarize(fitted("own", "euro", "both", "near"))["redundant"] == ["own", "euro", "both"]
+    model.save(tmp_path / "model.ggmtl")
+    assert summarize(load_model(tmp_path / "model.ggmtl"))["redundant"] == []

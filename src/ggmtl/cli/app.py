@@ -41,6 +41,9 @@ Exclude = Annotated[str | None, typer.Option(help="Columns not to learn from, se
 Categorical = Annotated[
     str | None, typer.Option(help="Columns that are categories even where they look like numbers, separated by commas.")
 ]
+Methods = Annotated[
+    str | None, typer.Option(help=f"Any of {', '.join(comparison.methods())}, separated by commas. Default: all.")
+]
 DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows that miss a value.")]
 
 
@@ -178,7 +181,7 @@ def compare(
     categorical: Categorical = None,
     drop_missing: DropMissing = False,
     folds: Annotated[int, typer.Option(help="Folds of the comparison.", min=2)] = 5,
-    methods: Annotated[str | None, typer.Option(help="Methods, separated by commas. Default: all.")] = None,
+    methods: Methods = None,
 ) -> None:
     """Compare every method on the same folds."""
     chosen = comparison.choose_methods(_split(methods))

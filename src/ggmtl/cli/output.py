@@ -21,7 +21,7 @@ from ggmtl.summary import (
     describe_meaning,
     error_text,
     level_title,
-    noise_line,
+    note_lines,
     number,
     one_line,
     sharing_lines,
@@ -104,7 +104,7 @@ def show_summary(summary: dict[str, Any]) -> None:
         out.print(_level_table(levels))
     out.print()
     out.print(plain(f"Graph: {describe_graph(summary)}."))
-    for line in [*sharing_lines(summary), *noise_line(summary), *task_line(summary)]:
+    for line in [*sharing_lines(summary), *note_lines(summary), *task_line(summary)]:
         out.print(plain(line))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from ggmtl.errors import require
 from ggmtl.graph.exports import write_whole
 from ggmtl.report.places import place_tasks
-from ggmtl.summary import describe_gain, describe_graph, describe_meaning, noise_line, summarize
+from ggmtl.summary import describe_gain, describe_graph, describe_meaning, note_lines, summarize
 
 # Escapes that JSON reads back and HTML cannot mistake for markup; the last two end a line in old scripts.
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -75,7 +75,7 @@ def render_report(summary: dict[str, Any], title: str | None = None) -> str:
         meaning=describe_meaning(summary),
         detail=describe_gain(summary),
         graph_words=describe_graph(summary),
-        noise=" ".join(noise_line(summary)),
+        notes=note_lines(summary),
         measured=any(level.get("error") is not None for level in summary["path"]["levels"]),
         outcome=_outcome(summary["outcome"]),
         style=markup((folder / "page.css").read_text(encoding="utf-8")),

@@ -9,7 +9,7 @@ from ggmtl.summary.words import (
     describe_meaning,
     error_text,
     level_title,
-    noise_line,
+    note_lines,
     sharing_lines,
     task_line,
 )
@@ -22,7 +22,7 @@ __all__ = [
     "describe_meaning",
     "error_text",
     "level_title",
-    "noise_line",
+    "note_lines",
     "number",
     "one_line",
     "percent",

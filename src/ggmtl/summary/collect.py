@@ -17,6 +17,7 @@ from ggmtl.path import reported_graph
 from ggmtl.scoring import FoldErrors
 from ggmtl.summary.landscape import landscape_of
 from ggmtl.summary.provenance import fingerprint_of, plain, versions
+from ggmtl.summary.redundancy import redundant_features
 from ggmtl.summary.sharing import coefficients_of, sharing_of, slopes_of
 from ggmtl.summary.verdict import LEVEL_PLACES, best_simple, verdict_of
 
@@ -36,7 +37,8 @@ def summarize(model: Any) -> dict[str, Any]:
     -------
     dict
         ``verdict`` (text, kind, gain, low, high), ``tasks``, ``graph``, ``path``, ``sharing``, ``noise``, ``map``,
-        ``features``, ``settings``, ``fingerprint``, ``versions`` and counts; ``json.dumps`` takes it as it is.
+        ``redundant`` and all ``features``, ``settings``, ``fingerprint``, ``versions`` and counts; ``json.dumps`` takes
+        it as it is.
     """
     levels, errors = _by_density(_levels(model), _fold_errors(model))
     graph = model.graph_
@@ -55,6 +57,7 @@ def summarize(model: Any) -> dict[str, Any]:
         "path": {"levels": levels, "chosen": chosen, "criterion": getattr(model, "criterion_", None)},
         "sharing": sharing_of(model, rows),
         "noise": _noise(model),
+        "redundant": redundant_features(model),
         "map": landscape_of(model, [*map(str, model.feature_names_), "intercept"]),
         "error": None if chosen is None else levels[chosen]["error"],
         "settings": {name: plain(value) for name, value in model.get_params(deep=False).items()},

@@ -22,7 +22,7 @@ def describe(summary: dict[str, Any]) -> str:
         *filter(None, [describe_gain(summary)]),
         *_describe_errors(summary),
     ]
-    lines += [f"Graph: {describe_graph(summary)}.", *sharing_lines(summary), *noise_line(summary), *task_line(summary)]
+    lines += [f"Graph: {describe_graph(summary)}.", *sharing_lines(summary), *note_lines(summary), *task_line(summary)]
     return "\n".join(lines)
 
 
@@ -107,16 +107,24 @@ def sharing_lines(summary: dict[str, Any]) -> list[str]:
     return lines
 
 
-def noise_line(summary: dict[str, Any]) -> list[str]:
-    """How far tasks differ in noise; no line where they do not."""
+def note_lines(summary: dict[str, Any]) -> list[str]:
+    """What to know before reading coefficients: features that say the same thing, and tasks that differ in noise."""
+    lines: list[str] = []
+    if summary["redundant"]:
+        names = listing(summary["redundant"])
+        lines.append(
+            f"Each of {names} follows from the others of these, so their coefficients cannot be told apart: read them "
+            "together, or leave one out."
+        )
     noise = summary["noise"]
-    if noise is None:
-        return []
-    quiet, noisy = one_line(noise["quietest"]), one_line(noise["noisiest"])
-    return [
-        f"Tasks differ in noise, from {number(noise['low'])} ({quiet}) to {number(noise['high'])} ({noisy})"
-        + (": rows of quiet tasks count for more." if noise["weighed"] else ", and so do the intervals of predictions.")
-    ]
+    if noise is not None:
+        quiet, noisy = one_line(noise["quietest"]), one_line(noise["noisiest"])
+        weighed = ": rows of quiet tasks count for more."
+        lines.append(
+            f"Tasks differ in noise, from {number(noise['low'])} ({quiet}) to {number(noise['high'])} ({noisy})"
+            + (weighed if noise["weighed"] else ", and so do the intervals of predictions.")
+        )
+    return lines
 
 
 def task_line(summary: dict[str, Any]) -> list[str]:
