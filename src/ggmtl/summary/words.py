@@ -100,10 +100,15 @@ def sharing_lines(summary: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     if summary["n_tasks"] == 1:
         return lines
-    for word in ("shared", "partly shared", "personal"):
+    meanings = {
+        "shared": "from all tasks together",
+        "partly shared": "from all tasks and its own rows",
+        "personal": "from its own rows",
+    }
+    for word, meaning in meanings.items():
         names = [entry["feature"] for entry in summary["sharing"] if entry["word"] == word]
         if names:
-            lines.append(f"{word.capitalize()}: {listing(names)}.")
+            lines.append(f"{word.capitalize()} ({meaning}): {listing(names)}.")
     return lines
 
 
