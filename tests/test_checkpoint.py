@@ -273,6 +273,14 @@ def test_an_interruption_returns_the_graph_of_the_last_step(options):
     assert isinstance(model.summary(), str)
 
 
+def test_the_criterion_of_an_interrupted_fit_is_its_evidence():
+    with pytest.warns(ConvergenceWarning, match="interrupted"):
+        model = interrupt_after(3, **EVIDENCE)
+    level = next(level for level in model.path_ if level["chosen"])
+    assert level["level"] == "graph"
+    assert level["criterion"] == pytest.approx(-model.evidence().value, rel=1e-6)
+
+
 def test_an_interruption_of_the_folds_chooses_by_those_done():
     with pytest.warns(ConvergenceWarning, match="interrupted"):
         model = interrupt_after(second_fold(), **EVIDENCE)
