@@ -1,8 +1,8 @@
 """What one edge does to the models and to the errors, on all rows and without each fold.
 
 The models beside the fitted graph are the same for every edge that is asked about: the fit, or else the first question,
-surveys them once. What an edge changes is then a matter of the tasks near it. Where those do not tell it well enough,
-or are most of the tasks, it is a solve of all tasks with a right-hand side at two.
+surveys them once. What an edge changes is then a matter of the tasks near it; where those do not tell it well enough,
+and where there are few, it is a solve of all tasks with a right-hand side at two.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 from ggmtl.bilevel import is_vast, present_problem
 from ggmtl.inner import InnerProblem, solve_inner
 from ggmtl.posterior.few_solves import ROBUST_TOL, FewSolves
-from ggmtl.posterior.nearby import Change, Nearby
+from ggmtl.posterior.nearby import Nearby
 from ggmtl.posterior.neighbourhood import Links, Near, few_size, near_size, pays
-from ggmtl.posterior.removal import CHANGE_TOL, WithoutEdge, change_without_edge, edge_between, without_edge
+from ggmtl.posterior.removal import WithoutEdge, change_without_edge, edge_between, without_edge
 from ggmtl.posterior.survey import Overview
 from ggmtl.regressor import GGMTLRegressor
 from ggmtl.shell import logger, verbose_logging
@@ -75,9 +75,9 @@ class Part:
             return None
         return FewSolves(self.problem.system(self.values))
 
-    def squares(self, i: int, j: int, start: np.ndarray | None = None, tol: float = CHANGE_TOL) -> Squares:
+    def squares(self, i: int, j: int, start: np.ndarray | None = None) -> Squares:
         """With and without the edge (i, j); its change may be known roughly."""
-        models = (self.overview.models, self._without(i, j, start, tol))
+        models = (self.overview.models, self._without(i, j, start))
         both = np.array([2.0 * self.scored.task_values(each) for each in models])
         rows = float(self.scored.count[[i, j]].sum())
         return Squares(both[:, [i, j]].sum(axis=1), rows, both.sum(axis=1), self.overview.rows)
@@ -90,24 +90,23 @@ class Part:
             return WithoutEdge(before, before, np.zeros((width, width)))
         return without_edge(self.problem, self.values, i, j, before, self.solver)
 
-    def _without(self, i: int, j: int, start: np.ndarray | None, tol: float) -> np.ndarray:
+    def _without(self, i: int, j: int, start: np.ndarray | None) -> np.ndarray:
         before, problem = self.overview.models, self.problem
         if problem is None or not (edge := edge_between(problem.edges, i, j)).any():
             return before
         if self.solver is None:
             return solve_inner(problem, np.where(edge, 0.0, self.values), before, tol=ROBUST_TOL).coefficients
-        return before + change_without_edge(problem, self.values, before, i, j, self.solver, start, tol)
+        return before + change_without_edge(problem, self.values, before, i, j, self.solver, start)
 
 
 @dataclass(frozen=True)
 class Question:
-    """Two tasks, all that are tied to them in their order, those near with their losses, and the few nearest."""
+    """Two tasks, all that are tied to them in their order, and those near with their losses."""
 
     i: int
     j: int
     order: np.ndarray
     near: Near
-    few: Near
     losses: FoldedLoss
 
     def rows(self, fold: int | None) -> tuple[LeastSquares, LeastSquares]:
@@ -144,11 +143,12 @@ class Effects:
             squares = [self._part(fold).squares(i, j) for fold in self._scored]
             pair = self._pair_among_all(i, j)
         else:
-            squares, pair = self._squares_nearby(question), self._pair(question)
+            squares, question = self._squares_nearby(question)
+            pair = self._pair(question)
         pair_errors = np.sum([part.pair for part in squares], axis=0)
         errors = np.sum([part.everyone for part in squares], axis=0)
         pair_rows, rows = sum(part.pair_rows for part in squares), sum(part.rows for part in squares)
-        return EdgeEffect(*pair, pair_errors / max(pair_rows, 1.0), errors / rows)
+        return EdgeEffect(*pair, pair_errors / (pair_rows or 1.0), errors / rows)
 
     @property
     def _scored(self) -> list[int | None]:
@@ -189,9 +189,8 @@ class Effects:
 
     def _asked(self, i: int, j: int, order: np.ndarray, size: int) -> Question:
         """About so many of the tasks tied to the two."""
-        few = min(size, few_size(self._fit.coefficients.shape[1]))
         near = self._links.near(order, size)
-        return Question(i, j, order, near, self._links.near(order, few), self._folded(self.statistics.take(near.tasks)))
+        return Question(i, j, order, near, self._folded(self.statistics.take(near.tasks)))
 
     @cached_property
     def _links(self) -> Links:
@@ -203,46 +202,55 @@ class Effects:
         fit = self._fit
         problem = self._settings.problem(fit.weighed(loss, near.tasks), near.edges, fit.coupling, fit.hub)
         part = problem.system(self._values[near.index])
-        return Nearby(near, *near.places(question.i, question.j), part, problem.loss.moment)
+        return Nearby(near, *near.places(question.i, question.j), part)
 
-    def _squares_nearby(self, question: Question) -> list[Squares]:
-        """The errors of every fold: from the tasks near, from more of them, or, where those will not do, from all."""
+    def _squares_nearby(self, question: Question) -> tuple[list[Squares], Question]:
+        """The errors of every fold: from the tasks near, from more of them, or, where those will not do, from all.
+
+        With the question about as many tasks as that took.
+        """
         found = []
         for fold in self._scored:
-            change, squares = self._squares(question, fold)
-            while squares is None and self._overview(fold).far is not None and not question.near.is_closed:
+            start, squares = self._squares(question, fold)
+            while squares is None and start is not None and not question.near.is_closed:
                 question = self._asked(question.i, question.j, question.order, _WIDER * len(question.near.tasks))
-                change, squares = self._squares(question, fold)
-            if squares is None:
-                start = np.zeros_like(self._overview(fold).models)
-                start[question.near.tasks] = change.models
-                squares = self._part(fold).squares(question.i, question.j, start, change.tol)
-            found.append(squares)
-        return found
+                start, squares = self._squares(question, fold)
+            found.append(squares or self._part(fold).squares(question.i, question.j, start))
+        return found, question
 
-    def _squares(self, question: Question, fold: int | None) -> tuple[Change, Squares | None]:
-        """What the edge changes in the tasks near, and the errors where that tells them."""
+    def _squares(self, question: Question, fold: int | None) -> tuple[np.ndarray | None, Squares | None]:
+        """What the edge changes in all tasks, roughly, and the errors where the tasks near tell them."""
         near, overview = question.near, self._overview(fold)
+        if overview.far is None:
+            return None, None
         training, scored = question.rows(fold)
         nearby, models = self._nearby(question, near, training), overview.models[near.tasks]
-        change = nearby.change(overview)
+        change = nearby.change(overview, overview.far, scored)
         if not change.is_enough:
-            return change, None
+            start = np.tile(change.followed, (len(overview.models), 1))
+            start[near.tasks] = change.models
+            return start, None
         pair = [nearby.first, nearby.second]
         both = np.array([2.0 * scored.task_values(each)[pair].sum() for each in (models, models + change.models)])
-        everyone = overview.error + np.array([0.0, nearby.gained(change, overview, scored)])
-        return change, Squares(both, float(scored.count[pair].sum()), everyone, overview.rows)
+        everyone = overview.error + np.array([0.0, nearby.gained(change, overview, overview.far, scored)])
+        return None, Squares(both, float(scored.count[pair].sum()), everyone, overview.rows)
 
     def _pair(self, question: Question) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Models of the two on all rows with and without the edge, and S'."""
-        few, pair, models = question.few, [question.i, question.j], self._survey.total.models
-        loss = question.losses.total.of_tasks(np.searchsorted(question.near.tasks, few.tasks))
-        nearby = self._nearby(question, few, loss)
-        covariance = nearby.covariance(self._survey.common)
-        if covariance is None:
-            return self._pair_among_all(question.i, question.j)
-        moved = nearby.rough_change(models[few.tasks])[[nearby.first, nearby.second]]
-        return models[pair], models[pair] + moved, covariance
+        pair, models, common = [question.i, question.j], self._survey.total.models, self._survey.common
+        near, size = question.near, few_size(self._fit.coefficients.shape[1])
+        while common is not None:
+            few = self._links.near(question.order, min(size, len(near.tasks)))
+            loss = question.losses.total.of_tasks(np.searchsorted(near.tasks, few.tasks))
+            covariance = self._nearby(question, few, loss).covariance(common)
+            if covariance is not None:
+                nearby = self._nearby(question, near, question.losses.total)
+                moved = nearby.rough_change(models[near.tasks], common)[[nearby.first, nearby.second]]
+                return models[pair], models[pair] + moved, covariance
+            if len(few.tasks) == len(near.tasks):
+                break
+            size *= _WIDER
+        return self._pair_among_all(question.i, question.j)
 
 
 _KNOWN: WeakKeyDictionary[GGMTLRegressor, Effects] = WeakKeyDictionary()

@@ -30,8 +30,8 @@ class FeatureAgreement:
     coefficients : tuple of two floats
         Of the two tasks, in the fitted model.
     difference, standard_error : float
-        Between the two without the edge, and its standard error: whether they would agree by themselves. Of
-        many tasks that are all tied to one another, the standard error is right to some thousandths.
+        Between the two without the edge, and its standard error: whether they would agree by themselves. Of many tasks
+        that are all tied to one another, the standard error is right to a hundredth or two.
     moved : tuple of two floats
         By how much the edge moved each.
     """
@@ -142,8 +142,9 @@ class EdgeExplanation:
 def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
     """Explain the edge between two tasks, or why there is none.
 
-    The first question about a model of very many tasks (more than some 260,000 coefficients in all) looks at all of
-    them, once; whatever else is asked is answered from the tasks near the two.
+    The first question about a model of many tasks (more than some 2,000 with ten features) looks at all of them, once:
+    about a tenth of a fit. Fits of fewer leave behind what explanations need. Whatever else is asked is answered from
+    the tasks near the two, where those tell it.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from ggmtl.system import TaskSystem
 
 # Relative residual of models: errors are then right to far better than a millionth, also where tasks have fewer rows
 # than coefficients; and of models under penalties that are not squared.
-MODEL_TOL, ROBUST_TOL = 1e-10, 3e-8
+MODEL_TOL, ROBUST_TOL = 1e-11, 3e-8
 # Steps after which a preconditioner that knows the graph would have been the better choice.
 _STEPS = 400
 

@@ -1,8 +1,9 @@
-"""What taking an edge away does, from the tasks near it alone.
+"""What taking an edge away does, from the tasks near it alone, and whether they are enough.
 
 With N the tasks near, all others held and the common model moving by m, δ = B_N'⁻¹(b ⊗ wu + 1 ⊗ Hm), B_N' being A' on N
-with the common model held, and m follows from δ at the two tasks: a system of as many unknowns as there are coordinates
-in which the common model matters. What that leaves over of A'δ = b ⊗ wu is what the edges that leave N pass on.
+with the common model held. In the coordinates that matter most m follows from δ at the two tasks. Forces f that this
+leaves out (what edges that leave N pass on, what the common model does in other coordinates) change the errors of the
+two tasks by aᵀf, a = A'⁻¹g with g the gradient of these errors: so a tells whether N is enough.
 """
 
 from __future__ import annotations
@@ -14,20 +15,18 @@ import numpy as np
 
 from ggmtl import kernels
 from ggmtl.posterior.common_model import CommonModel
-from ggmtl.posterior.few_solves import MODEL_TOL, FewSolves
+from ggmtl.posterior.few_solves import FewSolves
 from ggmtl.posterior.neighbourhood import Near
-from ggmtl.posterior.removal import CHANGE_TOL, edge_between, improved, pull_of_edge, solve_columns
+from ggmtl.posterior.removal import edge_between, improved, pull_of_edge, solve_columns
 from ggmtl.posterior.survey import FarAway, Overview
 from ggmtl.solvers import DIRECT_SIZE, Direct
 from ggmtl.statistics import LeastSquares
 from ggmtl.system import TaskSystem
 
-# What may be left over of a change, beside the moments of the two tasks; and what edges that leave the tasks near may
-# pass on, beside the pull of the edge. That comes back to the two by the way it went: its square is what they feel.
-_LEFT_OVER, _PASSED_ON = 2e-6, 5e-4
-# Relative residual of a change that must be right to a thousandth; and, whatever may be left over, of all tasks, and of
-# those near.
-_ROUGH, _LOOSEST, _NEAR_TOL = 1e-4, 0.1, 1e-5
+# Relative residual of solves in the tasks near.
+_NEAR_TOL = 1e-9
+# The share of the squared errors of the two tasks or of all, and of a variance, that may be in doubt.
+_DOUBT, _VARIANCE_DOUBT = 3e-7, 4e-2
 
 
 @dataclass(frozen=True)
@@ -38,14 +37,17 @@ class Change:
     ----------
     models : array of shape (k, p)
         δ of the tasks near the edge.
-    tol : float
-        Relative residual that is small enough where all tasks are asked.
+    followed : array of shape (p,)
+        What tasks do that only follow the common model, as those near do on average.
+    beyond : float
+        Σ_i ‖X_i δ_i‖² of all such tasks, likewise.
     is_enough : bool
-        Whether the tasks near are enough.
+        Whether that tells the errors.
     """
 
     models: np.ndarray
-    tol: float
+    followed: np.ndarray
+    beyond: float
     is_enough: bool
 
 
@@ -60,83 +62,95 @@ class Nearby:
         Where i and j are among these tasks.
     part : TaskSystem
         Their matrices and edges, with the edge (i, j) and the hub of all tasks.
-    moment : array of shape (k, p)
-        Their right-hand sides.
     """
 
     near: Near
     first: int
     second: int
     part: TaskSystem
-    moment: np.ndarray
 
-    def change(self, overview: Overview) -> Change:
-        """V' − V of rows whose errors are asked for."""
-        models, far = overview.models[self.near.tasks], overview.far
+    def change(self, overview: Overview, far: FarAway, scored: LeastSquares) -> Change:
+        """V' − V of rows whose errors are asked for, given the rows scored of the tasks near."""
+        models = overview.models[self.near.tasks]
         right = pull_of_edge(models, self.first, self.second, self._weight)
-        size = float(np.linalg.norm(right))
-        if size == 0.0:
-            return Change(np.zeros_like(right), CHANGE_TOL, True)
-        allowed = _LEFT_OVER * float(np.linalg.norm(self.moment[[self.first, self.second]]))
-        tol = float(np.clip(max(allowed, MODEL_TOL * overview.moment) / size, CHANGE_TOL, _LOOSEST))
-        own = float(np.clip(0.1 * tol, CHANGE_TOL, _NEAR_TOL))
-        found = self._solver.solve(right, tol=own)
-        if far is None:
-            return Change(found, tol, False)
-        passed = float(np.linalg.norm(self.near.passed_on(found) * self.part.coupling))
-        if len(far.felt):
-            found = found + self._follow(found, models, far)
-        return Change(found, tol, passed <= _PASSED_ON * size)
+        if not right.any():
+            return Change(right, right[0], 0.0, True)
+        held = self._solver.solve(right, tol=_NEAR_TOL)
+        followed = self._follow(held, models, far)
+        change = held + followed
+        doubt, error = self._doubt(held, models + change, far, scored)
+        others = far.curvature - scored.gram.sum(axis=0)
+        beyond = float(np.einsum("np,pq,nq->", followed, others, followed)) / len(followed)
+        is_enough = doubt <= _DOUBT * error and abs(beyond) <= _DOUBT * overview.error
+        return Change(change, followed.mean(axis=0), beyond, is_enough)
 
-    def rough_change(self, models: np.ndarray) -> np.ndarray:
-        """δ of all rows to some thousandths, shape (k, p), given the models of the tasks near: others stay."""
-        right = pull_of_edge(models, self.first, self.second, self._weight)
-        return self._solver.solve(right, tol=_ROUGH) if right.any() else right
-
-    def gained(self, change: Change, overview: Overview, scored: LeastSquares) -> float:
-        """By how much the squared errors of all tasks change, 2gᵀδ + Σ_i ‖X_i δ_i‖².
-
-        Given are the rows scored of the tasks near. Others move too little for their squares to matter.
-        """
-        if overview.far is None or not change.models.any():
+    def gained(self, change: Change, overview: Overview, far: FarAway, scored: LeastSquares) -> float:
+        """By how much the squared errors of all tasks change, 2gᵀδ + Σ_i ‖X_i δ_i‖²."""
+        if not change.models.any():
             return 0.0
-        slope = self._across(overview.far.errors) @ self._moved(change.models, overview.models[self.near.tasks])
-        return float(2.0 * slope + (change.models * kernels.block_product(scored.gram, change.models)).sum())
+        slope = self._across(far.errors) @ self._moved(change.models, overview.models[self.near.tasks])
+        square = (change.models * kernels.block_product(scored.gram, change.models)).sum()
+        return float(2.0 * slope + square + change.beyond)
 
-    def covariance(self, common: CommonModel | None) -> np.ndarray | None:
-        """S', shape (p, p); None where the part of the common model in it is not known well enough.
+    def rough_change(self, models: np.ndarray, common: CommonModel) -> np.ndarray:
+        """δ of rows that are not scored, shape (k, p), given the models of the tasks near."""
+        right = pull_of_edge(models, self.first, self.second, self._weight)
+        if not right.any():
+            return right
+        held = self._solver.solve(right, tol=_NEAR_TOL)
+        return held + self._answer(common.middle @ held.sum(axis=0))
 
-        Where edges leave these tasks, what the others would add is left out, and so is the common model.
-        """
+    def covariance(self, common: CommonModel) -> np.ndarray | None:
+        """S', shape (p, p); None where these tasks do not tell it to a small share."""
         p = self.part.shape[1]
         right = np.zeros((len(self.near.tasks), p, p))
         right[self.first], right[self.second] = np.eye(p), -np.eye(p)
         small = self._without_edge.gram[..., 0].size <= DIRECT_SIZE
         response = Direct.of(self._without_edge).solve(right).value if small else solve_columns(self._solver, right)
         covariance = improved(response, right, self._without_edge, self.first, self.second)
-        if not self.part.hub.any() or not self.near.is_closed:
-            return covariance
-        added = None if common is None else common.within(response.sum(axis=0), np.diag(covariance))
+        flat = response.reshape(len(response), p * p)
+        lost = (self.near.passed_on(flat) * self.near.average(flat)).reshape(-1, p, p).sum(axis=0)
+        scale = np.diag(covariance)
+        if (self.part.coupling @ lost > _VARIANCE_DOUBT * scale).any():
+            return None
+        added = common.within(response.sum(axis=0), scale)
         return None if added is None else covariance + added
 
-    def _follow(self, found: np.ndarray, models: np.ndarray, far: FarAway) -> np.ndarray:
+    def _doubt(self, held: np.ndarray, after: np.ndarray, far: FarAway, scored: LeastSquares) -> tuple[float, float]:
+        """By how much the squared errors of the two may be off at most, and these."""
+        pair = [self.first, self.second]
+        own = scored.of_tasks(np.array(pair))
+        gradient = np.zeros_like(after)
+        gradient[pair] = 2.0 * own.gradient(after[pair])
+        adjoint = self._solver.solve(gradient, tol=_NEAR_TOL) if gradient.any() else gradient
+        unknown = far.bounds.doubt(held.sum(axis=0))
+        unknown[far.felt] = 0.0
+        # A task outside moves no further than its neighbours here do on average.
+        passed = np.abs(self.near.passed_on(held) * self.part.coupling * self.near.average(adjoint)).sum()
+        return float(np.abs(adjoint.sum(axis=0)) @ unknown + passed), 2.0 * own.value(after[pair])
+
+    def _follow(self, held: np.ndarray, models: np.ndarray, far: FarAway) -> np.ndarray:
         """B_N'⁻¹(1 ⊗ Hm), shape (k, p), given δ while the common model is held.
 
-        All tasks follow the common model, so no edge to another task holds one of these back.
+        In the coordinates that matter most m is known; in the others Hm = Cs is taken from the middle of its bounds.
         """
-        system = self._without_edge
-        free = FewSolves(replace(system, ridge=system.ridge - self.near.outside[:, None] * system.coupling))
-        responses = []
-        for k in far.felt:
-            pulled = np.zeros_like(found)
-            pulled[:, k] = self.part.hub[k]
-            responses.append(free.solve(pulled, tol=_NEAR_TOL))
+        pull = far.bounds.middle @ held.sum(axis=0)
+        pull[far.felt] = 0.0
+        rest = self._answer(pull)
+        if not len(far.felt):
+            return rest
+        responses = np.array([self._answer(self.part.hub * (np.arange(len(pull)) == k)) for k in far.felt])
         across = np.array([self._across(column) for column in far.common])
-        apart = np.array([each[self.first] - each[self.second] for each in responses])
+        apart = responses[:, self.first] - responses[:, self.second]
         moved = np.linalg.solve(
-            np.eye(len(far.felt)) - across @ (self._weight * apart).T, across @ self._moved(found, models)
+            np.eye(len(far.felt)) - across @ (self._weight * apart).T, across @ self._moved(held + rest, models)
         )
-        return np.tensordot(moved, responses, axes=1)
+        return rest + np.tensordot(moved, responses, axes=1)
+
+    def _answer(self, pull: np.ndarray) -> np.ndarray:
+        """What these tasks do when the common model pulls all tasks alike, shape (k, p)."""
+        right = np.tile(pull, (len(self.near.tasks), 1))
+        return self._free.solve(right, tol=_NEAR_TOL) if pull.any() else right
 
     def _across(self, values: np.ndarray) -> np.ndarray:
         """v_i − v_j of values of all tasks."""
@@ -162,3 +176,11 @@ class Nearby:
     @cached_property
     def _solver(self) -> FewSolves:
         return FewSolves(self._without_edge)
+
+    @cached_property
+    def _free(self) -> FewSolves:
+        """Where all tasks follow the common model, no edge to another holds one of these back."""
+        if self.near.is_closed:
+            return self._solver
+        system = self._without_edge
+        return FewSolves(replace(system, ridge=system.ridge - self.near.outside[:, None] * system.coupling))

@@ -23,7 +23,7 @@ from ggmtl.system import TaskSystem
 
 # Numbers in the matrices of the tasks near a pair, and their number at least and at most.
 _NUMBERS, _FEWEST, _MOST = 200_000, 100, 500
-# The same of the few that tell S', which takes a solve for every coefficient.
+# The same of the few that are asked for S' first, which takes a solve for every coefficient.
 _FEW_NUMBERS, _FEWEST_FEW, _MOST_FEW = 60_000, 16, 64
 # Below this many coefficients in all, the tasks near a pair are not worth looking for.
 _PAYS_FROM = 5000
@@ -85,10 +85,19 @@ class Near:
 
     def passed_on(self, values: np.ndarray) -> np.ndarray:
         """Σ_k e_jk v_k for every task j outside with an edge into these tasks, given v of these, shape (k, p)."""
+        return self._gather @ values
+
+    def average(self, values: np.ndarray) -> np.ndarray:
+        """Σ_k e_jk v_k / Σ_k e_jk of the same tasks j."""
+        weight = np.asarray(self._gather.sum(axis=1)).reshape(-1, 1)
+        return (self._gather @ values) / np.maximum(weight, np.finfo(float).tiny)
+
+    @cached_property
+    def _gather(self) -> csr_array:
+        """e of the edges that leave, shape (tasks outside with such an edge, k)."""
         others, place = np.unique(self.leaving[:, 1], return_inverse=True)
-        passed = np.zeros((len(others), values.shape[1]))
-        np.add.at(passed, place, self.leaving_weights[:, None] * values[self.leaving[:, 0]])
-        return passed
+        index = (place.reshape(-1), self.leaving[:, 0])
+        return csr_array((self.leaving_weights, index), shape=(len(others), len(self.tasks)))
 
     def places(self, i: int, j: int) -> tuple[int, int]:
         """Where the tasks i and j are among these."""
@@ -139,7 +148,7 @@ def near_size(p: int) -> int:
 
 
 def few_size(p: int) -> int:
-    """How many tasks tell S', and which way coefficients move, to some thousandths where more are tied to the two."""
+    """How many tasks of p coefficients to ask for S' first."""
     return int(np.clip(_FEW_NUMBERS // p**2, _FEWEST_FEW, _MOST_FEW))
 
 

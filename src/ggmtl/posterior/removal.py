@@ -20,7 +20,7 @@ from ggmtl.solvers import Direct, prepare
 from ggmtl.system import TaskSystem
 
 # Relative residual of what an edge changes: errors are then right to far better than a millionth.
-CHANGE_TOL = 1e-7
+CHANGE_TOL = 1e-10
 # S' has the square of its residual as its error.
 COVARIANCE_TOL = 3e-4
 # A factor of so few tasks costs less than the solves of S' one by one.

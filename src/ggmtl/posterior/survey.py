@@ -23,31 +23,48 @@ from ggmtl.statistics import FoldedLoss, LeastSquares
 from ggmtl.system import TaskSystem
 
 # Relative residual of the models of all rows where others are scored: these only say which way coefficients move.
-_ALL_ROWS_TOL = 1e-5
+_ALL_ROWS_TOL = 1e-8
 # And of z and y, per task, at most: what they tell of one edge is small beside the errors of all tasks.
-_FAR_TOL, _MOST_FAR_TOL = 1e-6, 1e-3
-# Beside the curvature of all tasks together, the pull of a hub that no pair feels; and the most coordinates with more
-# than that for which y is worth its solves.
-_UNFELT, _MOST_FELT = 1e-5, 3
+_FAR_TOL, _MOST_FAR_TOL = 1e-8, 1e-5
+# Beside the mean curvature of a task, the pull of a hub that is worth a y, and the most that there are of them.
+_FELT, _MOST_FELT = 1e-3, 3
 
 
 @dataclass(frozen=True)
 class FarAway:
-    """z, shape (n, p), and y_k of the coordinates k in which the common model matters, shape (c, n, p)."""
+    """What happens far away.
+
+    Parameters
+    ----------
+    errors : array of shape (n, p)
+        z.
+    felt : array of shape (c,)
+        Coordinates in which the common model matters most.
+    common : array of shape (c, n, p)
+        y of these.
+    bounds : CommonModel
+        What it does in all others at most.
+    curvature : array of shape (p, p)
+        Σ_i of the matrices of the rows scored.
+    """
 
     errors: np.ndarray
     felt: np.ndarray
     common: np.ndarray
+    bounds: CommonModel
+    curvature: np.ndarray
 
     @classmethod
-    def of(cls, solver: FewSolves, gradient: np.ndarray) -> FarAway | None:
-        """None where the common model matters in too many coordinates."""
-        system = solver.system
+    def of(cls, solver: FewSolves, gradient: np.ndarray, curvature: np.ndarray) -> FarAway | None:
+        """None where the tasks leave the common model free."""
+        system, bounds = solver.system, CommonModel.of(solver.system)
+        if bounds is None:
+            return None
         n, p = system.shape
         pooled = system.gram.sum(axis=0) + np.diag(np.broadcast_to(system.ridge, system.shape).sum(axis=0))
-        felt = np.flatnonzero(system.hub > _UNFELT * np.diag(pooled))
-        if len(felt) > _MOST_FELT:
-            return None
+        pull = n * system.hub / np.diag(pooled)
+        felt = np.argsort(-pull)[:_MOST_FELT]
+        felt = np.sort(felt[pull[felt] > _FELT])
         # Neither edges nor the hub act on models that are all alike.
         alike = np.linalg.lstsq(pooled, np.column_stack([gradient.sum(axis=0), np.eye(p)[:, felt]]), rcond=None)[0]
         starts = np.broadcast_to(alike.T[:, None], (1 + len(felt), n, p))
@@ -58,7 +75,7 @@ class FarAway:
             right = np.zeros((n, p))
             right[:, k] = 1.0 / n
             row[:] = solver.solve(right, start.copy(), tol)
-        return cls(errors, felt, common)
+        return cls(errors, felt, common, bounds, curvature)
 
 
 @dataclass(frozen=True)
@@ -68,8 +85,6 @@ class Overview:
     Parameters
     ----------
     models : array of shape (n, p)
-    moment : float
-        Norm of all right-hand sides.
     error, rows : float
         Sum of squared errors over all tasks, and how many rows (weights) that is.
     far : FarAway, optional
@@ -77,7 +92,6 @@ class Overview:
     """
 
     models: np.ndarray
-    moment: float
     error: float
     rows: float
     far: FarAway | None
@@ -104,9 +118,9 @@ def _overview(
 ) -> tuple[Overview, TaskSystem | None]:
     """Of these rows, scored on others or not at all; with the system of their models for the squared penalty."""
     tol = _ALL_ROWS_TOL if scored is None else MODEL_TOL
-    loss, solver = fit.weighed(training), None
+    solver = None
     if not np.isfinite(fit.hub).all():
-        models = _one_model(loss, settings)
+        models = _one_model(fit.weighed(training), settings)
     else:
         problem, values = present_problem(fit, training, settings)
         if problem.penalty == "squared_l2":
@@ -114,14 +128,15 @@ def _overview(
             models = solver.solved(problem.loss.moment, fit.coefficients, tol)
         else:
             models = solve_inner(problem, values, fit.coefficients, tol=max(tol, ROBUST_TOL)).coefficients
-    system, moment = None if solver is None else solver.system, float(np.linalg.norm(loss.moment))
+    system = None if solver is None else solver.system
     if scored is None:
-        return Overview(models, moment, 0.0, 0.0, None), system
+        return Overview(models, 0.0, 0.0, None), system
     gradient = scored.gradient(models)
     errors = ((gradient - scored.moment) * models).sum(axis=1) + scored.target_square
-    far = FarAway.of(solver, gradient) if solver is not None and pays(*models.shape) else None
-    error, rows = float(np.maximum(errors, 0.0).sum()), float(scored.count.sum())
-    return Overview(models, moment, error, rows, far), system
+    far = None
+    if solver is not None and pays(*models.shape):
+        far = FarAway.of(solver, gradient, scored.gram.sum(axis=0))
+    return Overview(models, float(np.maximum(errors, 0.0).sum()), float(scored.count.sum()), far), system
 
 
 def _one_model(loss: LeastSquares, settings: Settings) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from ggmtl.bilevel import Settings, is_vast
+from ggmtl.bilevel import Settings
 from ggmtl.candidates import Candidates
 from ggmtl.errors import GGMTLError, ModelFileError
 from ggmtl.memory import require_memory
@@ -198,9 +198,10 @@ class GGMTLRegressor(GrowingModel):
 
     def _fit(self, statistics: TaskStatistics):
         super()._fit(statistics)
-        if self.penalty == "squared_l2" and not is_vast(*self._coefficients.shape):
-            # What explanations ask for first costs little beside the fit. Where it cannot be had, they will say why.
-            with suppress(GGMTLError, np.linalg.LinAlgError):
+        if self.penalty == "squared_l2" and not is_large(*self._coefficients.shape):
+            # What explanations ask for first costs little beside such a fit. Where it cannot be had now, they will say
+            # why; and no interruption undoes a fit that is done.
+            with suppress(GGMTLError, ArithmeticError, np.linalg.LinAlgError, KeyboardInterrupt):
                 self._surveyed()
         return self
 
@@ -263,7 +264,7 @@ class GGMTLRegressor(GrowingModel):
             + (", and fit goes on from the checkpoint when it is called again." if self.checkpoint else "."),
         }
         if fit.status in reasons:
-            warnings.warn(reasons[fit.status], ConvergenceWarning, stacklevel=5)
+            warnings.warn(reasons[fit.status], ConvergenceWarning, stacklevel=6)
         logger.info("%s: %d steps, %s", result.criterion, fit.iterations, fit.status)
 
 
