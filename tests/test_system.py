@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 from scipy.linalg import block_diag
 
 from ggmtl import preconditioners
@@ -396,3 +397,10 @@ def test_the_polynomial_is_symmetric_positive_definite_and_nearly_the_inverse(co
     spectrum = np.linalg.eigvalsh(root.T @ inverse @ root)
     assert spectrum.min() > 0
     assert np.abs(1.0 - spectrum).max() < 1.2 * preconditioners._POLYNOMIAL_ACCURACY
+
+
+def test_a_polynomial_of_a_diagonal_matrix_is_its_inverse():
+    matrix = sparse.csr_array(np.diag([2.0, 5.0, 0.1]))
+    columns = np.arange(6.0).reshape(3, 2)
+    found = preconditioners.Polynomial.of(matrix)(columns)
+    np.testing.assert_allclose(found, columns / np.array([[2.0], [5.0], [0.1]]), rtol=1e-14)

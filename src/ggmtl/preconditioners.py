@@ -273,17 +273,19 @@ class Polynomial:
 
     @property
     def degree(self) -> int:
-        """Steps to the accuracy wanted, at least one."""
+        """Steps to the accuracy wanted, at least one, which is exact where K is diagonal."""
+        if self.highest == self.lowest:
+            return 1
         return max(1, int(np.ceil(0.5 * np.sqrt(self.condition) * np.log(2.0 / _POLYNOMIAL_ACCURACY))))
 
     def __call__(self, columns: np.ndarray) -> np.ndarray:
         """Approximate solution of K z = columns."""
         centre, radius = 0.5 * (self.highest + self.lowest), 0.5 * (self.highest - self.lowest)
-        ratio = radius / (2.0 * centre) if radius > 0 else 0.0
+        ratio = radius / (2.0 * centre)
         step = self.inverse_diagonal * columns / centre
         value, weight = step.copy(), 2.0 * ratio
         for _ in range(self.degree - 1):
-            following = 1.0 / (1.0 / ratio - weight) if ratio > 0 else 0.0
+            following = 1.0 / (1.0 / ratio - weight)
             # In place: the vectors are large, and memory is what this waits for.
             residual = kernels.sparse_product(self.matrix, value)
             np.subtract(columns, residual, out=residual)

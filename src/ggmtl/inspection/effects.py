@@ -162,14 +162,17 @@ class Effects:
 
     def _part(self, fold: int | None) -> Part:
         """All tasks on the rows outside a fold, or on all rows; prepared at the first question that needs it."""
-        if not self._parts:
-            folded = self._folded(self.statistics)
-            for k in {None, *self._scored}:
-                training, scored = (folded.total,) * 2 if k is None else (folded.training(k), folded.parts[k])
-                several = np.isfinite(self._fit.hub).all()
-                found = present_problem(self._fit, training, self._settings) if several else (None, np.zeros(0))
-                self._parts[k] = Part(scored, self._overview(k), *found)
+        if fold not in self._parts:
+            folded = self._losses
+            training, scored = (folded.total,) * 2 if fold is None else (folded.training(fold), folded.parts[fold])
+            several = np.isfinite(self._fit.hub).all()
+            found = present_problem(self._fit, training, self._settings) if several else (None, np.zeros(0))
+            self._parts[fold] = Part(scored, self._overview(fold), *found)
         return self._parts[fold]
+
+    @cached_property
+    def _losses(self) -> FoldedLoss:
+        return self._folded(self.statistics)
 
     def _pair_among_all(self, i: int, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         removal = self._part(None).removal(i, j)
