@@ -166,6 +166,27 @@ FAULTS = (
         "total ^= np.arange(n_rows, dtype=np.uint64)",
         "test_streams.py",
     ),
+    Fault(
+        "an explanation forgets that the two tasks move apart",
+        "posterior/nearby.py",
+        "        after = models + change\n",
+        "        after = models\n",
+        "test_inspection_edges.py",
+    ),
+    Fault(
+        "an explanation leaves out the common model",
+        "posterior/nearby.py",
+        "change = held + followed",
+        "change = held",
+        "test_inspection_edges.py",
+    ),
+    Fault(
+        "tasks near an edge are always taken for enough",
+        "posterior/nearby.py",
+        "is_enough = doubt <= _DOUBT * error and abs(beyond) <= _DOUBT * overview.error",
+        "is_enough = True",
+        "test_inspection_edges.py",
+    ),
 )
 
 
