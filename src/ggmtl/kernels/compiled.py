@@ -2,7 +2,8 @@
 
 Inner loops run along contiguous rows and add multiples of whole rows, which vectorises without reordering any sum.
 Every array is float64 (or int64) and C-contiguous; :mod:`ggmtl.kernels` sees to that, so that there is one
-compilation per function, kept on disk.
+compilation per function, kept on disk. All of them are in this file because what is kept is renewed when the file of a
+function changes, not when another file does that it calls into.
 """
 
 from __future__ import annotations

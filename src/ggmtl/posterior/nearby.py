@@ -17,9 +17,8 @@ from ggmtl import kernels
 from ggmtl.posterior.common_model import CommonModel
 from ggmtl.posterior.few_solves import FewSolves
 from ggmtl.posterior.neighbourhood import Near
-from ggmtl.posterior.removal import edge_between, improved, pull_of_edge, solve_columns
+from ggmtl.posterior.removal import covariance_of, edge_between, pull_of_edge, response_to_pair
 from ggmtl.posterior.survey import FarAway, Overview
-from ggmtl.solvers import DIRECT_SIZE, Direct
 from ggmtl.statistics import LeastSquares
 from ggmtl.system import TaskSystem
 
@@ -103,11 +102,8 @@ class Nearby:
     def covariance(self, common: CommonModel) -> np.ndarray | None:
         """S', shape (p, p); None where these tasks do not tell it to a small share."""
         p = self.part.shape[1]
-        right = np.zeros((len(self.near.tasks), p, p))
-        right[self.first], right[self.second] = np.eye(p), -np.eye(p)
-        small = self._without_edge.gram[..., 0].size <= DIRECT_SIZE
-        response = Direct.of(self._without_edge).solve(right).value if small else solve_columns(self._solver, right)
-        covariance = improved(response, right, self._without_edge, self.first, self.second)
+        response, right = response_to_pair(self._without_edge, self.first, self.second, self._solver)
+        covariance = covariance_of(response, right, self._without_edge, self.first, self.second)
         flat = response.reshape(len(response), p * p)
         lost = (self.near.passed_on(flat) * self.near.average(flat)).reshape(-1, p, p).sum(axis=0)
         scale = np.diag(covariance)

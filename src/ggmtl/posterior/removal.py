@@ -22,9 +22,9 @@ from ggmtl.system import TaskSystem
 # Relative residual of what an edge changes: errors are then right to far better than a millionth.
 CHANGE_TOL = 1e-10
 # S' has the square of its residual as its error.
-COVARIANCE_TOL = 3e-4
+_COVARIANCE_TOL = 3e-4
 # A factor of so few tasks costs less than the solves of S' one by one.
-_FACTOR_TASKS, _FACTOR_SIZE = 60, 2000
+_FACTOR_TASKS, _FACTOR_SIZE = 60, 700
 # So many numbers of A⁻¹b are kept at once.
 _KEPT_NUMBERS = 5_000_000
 
@@ -120,28 +120,30 @@ def difference_covariance(system: TaskSystem, i: int, j: int, solver: FewSolves 
         return covariance_beside_hub(system, i, j)
     if system.is_separable and n * p * p > _KEPT_NUMBERS:
         return _covariance_by_columns(system, i, j)
+    return covariance_of(*response_to_pair(system, i, j, solver), system, i, j)
+
+
+def response_to_pair(
+    system: TaskSystem, i: int, j: int, solver: FewSolves | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """A⁻¹(b ⊗ I), to the accuracy that S' needs, and b ⊗ I, shapes (n, p, p)."""
+    n, p = system.shape
     right = np.zeros((n, p, p))
     right[i], right[j] = np.eye(p), -np.eye(p)
     if n <= _FACTOR_TASKS and n * p <= _FACTOR_SIZE:
-        response = Direct.of(system).solve(right).value
-    elif system.is_separable:
-        response = solve_columns(solver or FewSolves(system), right)
-    else:
-        response = prepare(system).solve(right, tol=COVARIANCE_TOL).require(1e-2).value
-    return improved(response, right, system, i, j)
+        return Direct.of(system).solve(right).value, right
+    if not system.is_separable:
+        return prepare(system).solve(right, tol=_COVARIANCE_TOL).require(1e-2).value, right
+    solver = solver or FewSolves(system)
+    columns = [solver.solve(right[..., k].copy(), tol=_COVARIANCE_TOL) for k in range(p)]
+    return np.stack(columns, axis=-1), right
 
 
-def improved(response: np.ndarray, right: np.ndarray, system: TaskSystem, i: int, j: int) -> np.ndarray:
+def covariance_of(response: np.ndarray, right: np.ndarray, system: TaskSystem, i: int, j: int) -> np.ndarray:
     """bᵀA⁻¹b = bᵀX + Xᵀ(b − AX) + O(‖b − AX‖²): what is left over of an inexact X, once more against X."""
     left_over = right - system.apply(response)
     covariance = response[i] - response[j] + np.tensordot(response, left_over, ([0, 1], [0, 1]))
     return 0.5 * (covariance + covariance.T)
-
-
-def solve_columns(solver: FewSolves, right: np.ndarray) -> np.ndarray:
-    """A⁻¹ of many right-hand sides, shape (n, p, r), to the accuracy that S' needs."""
-    columns = [solver.solve(right[..., k].copy(), tol=COVARIANCE_TOL) for k in range(right.shape[-1])]
-    return np.stack(columns, axis=-1)
 
 
 def edge_between(edges: np.ndarray, i: int, j: int) -> np.ndarray:
