@@ -143,8 +143,8 @@ def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
     """Explain the edge between two tasks, or why there is none.
 
     The first question about a model of many tasks (more than some 2,000 with ten features) looks at all of them, once,
-    for up to a quarter of the time of a fit. Fits of fewer leave behind what explanations need. Whatever else is asked is
-    answered from the tasks near the two, where those tell it.
+    for up to a quarter of the time of a fit. Fits of fewer leave behind what explanations need. Whatever else is asked
+    is answered from the tasks near the two, where those tell it.
 
     Parameters
     ----------
