@@ -172,14 +172,11 @@ class TaskSystem:
         if len(self.edges):
             i, j = self.edges.T
             weights = self.edge_weights[:, None] if self.edge_weights.ndim == 1 else self.edge_weights
-            block = np.zeros((len(self.edges), p, p))
-            block[:, index, index] = weights * self.coupling
-            if self.curvature is not None:
-                block -= self.curvature.blocks()
-            pairs = matrix.transpose(0, 2, 1, 3)
             # Not -=, which would count an edge given twice only once.
-            np.subtract.at(pairs, (i, j), block)
-            np.subtract.at(pairs, (j, i), block)
+            for first, second in ((i, j), (j, i)):
+                np.subtract.at(matrix, (first[:, None], index, second[:, None], index), weights * self.coupling)
+                if self.curvature is not None:
+                    np.add.at(matrix.transpose(0, 2, 1, 3), (first, second), self.curvature.blocks())
         return matrix.reshape(n * p, n * p)
 
     def without_curvature(self) -> TaskSystem:

@@ -17,7 +17,7 @@ from ggmtl.bilevel import is_vast, present_problem
 from ggmtl.inner import InnerProblem, solve_inner
 from ggmtl.posterior.few_solves import ROBUST_TOL, FewSolves
 from ggmtl.posterior.nearby import Nearby
-from ggmtl.posterior.neighbourhood import Links, Near, few_size, near_size, pays
+from ggmtl.posterior.neighbourhood import Links, Near, few_size, near_size
 from ggmtl.posterior.removal import WithoutEdge, change_without_edge, edge_between, without_edge
 from ggmtl.posterior.survey import Overview
 from ggmtl.regressor import GGMTLRegressor
@@ -185,10 +185,9 @@ class Effects:
 
     def _question(self, i: int, j: int) -> Question | None:
         """None where all tasks answer it better."""
-        n, p = self._survey.total.models.shape
-        if self._settings.penalty != "squared_l2" or not np.isfinite(self._fit.hub).all() or not pays(n, p):
+        if self._survey.common is None:
             return None
-        return self._asked(i, j, self._links.order(i, j), near_size(p))
+        return self._asked(i, j, self._links.order(i, j), near_size(self._fit.coefficients.shape[1]))
 
     def _asked(self, i: int, j: int, order: np.ndarray, size: int) -> Question:
         """About so many of the tasks tied to the two."""

@@ -239,6 +239,25 @@ def conjugate_gradient(
     return form.conjugate_gradient(_inputs(operator), _inputs(cycle), *arguments)
 
 
+def conjugate_gradients(
+    operator: Operator,
+    cycle: Cycle,
+    values: np.ndarray,
+    residuals: np.ndarray,
+    goals: np.ndarray,
+    max_iter: int,
+    patience: int,
+) -> list[int]:
+    """The same for many right-hand sides of a small system, shapes (r, n, p); none where a goal is infinite."""
+    form, operator, cycle = _kernels(), _inputs(operator), _inputs(cycle)
+    return [
+        form.conjugate_gradient(operator, cycle, value, residual, float(goal), max_iter, patience)
+        if np.isfinite(goal)
+        else 0
+        for value, residual, goal in zip(values, residuals, goals)
+    ]
+
+
 def _shared_conjugate_gradient(
     form: ModuleType,
     operator: Operator,

@@ -1,9 +1,10 @@
 """What taking an edge away does, from the tasks near it alone, and whether they are enough.
 
 With N the tasks near, all others held and the common model moving by m, δ = B_N'⁻¹(b ⊗ wu + 1 ⊗ Hm), B_N' being A' on N
-with the common model held. In the coordinates that matter most m follows from δ at the two tasks. Forces f that this
-leaves out (what edges that leave N pass on, what the common model does in other coordinates) change the errors of the
-two tasks by aᵀf, a = A'⁻¹g with g the gradient of these errors: so a tells whether N is enough.
+with the common model held. In the coordinates that matter most m follows from δ at the two tasks, and these follow m in
+turn, by far less. Forces f that this leaves out (what edges that leave N pass on, what the common model does in other
+coordinates) change the errors of the two tasks by aᵀf, a = A'⁻¹g with g the gradient of these errors: so a tells
+whether N is enough.
 """
 
 from __future__ import annotations
@@ -22,8 +23,12 @@ from ggmtl.posterior.survey import FarAway, Overview
 from ggmtl.statistics import LeastSquares
 from ggmtl.system import TaskSystem
 
-# Relative residual of solves in the tasks near.
-_NEAR_TOL = 1e-9
+# Relative residual of solves in the tasks near; and where they only say which way coefficients move.
+_NEAR_TOL, _ROUGH_TOL = 1e-9, 1e-6
+# And of what only tells how much is in doubt.
+_DOUBT_TOL = 1e-3
+# How often the common model may follow the two tasks, and they it.
+_ROUNDS = 8
 # The share of the squared errors of the two tasks or of all, and of a variance, that may be in doubt.
 _DOUBT, _VARIANCE_DOUBT = 3e-7, 4e-2
 
@@ -36,15 +41,18 @@ class Change:
     ----------
     models : array of shape (k, p)
         δ of the tasks near the edge.
+    pull : array of shape (p,)
+        Hm, by which the common model pulls all tasks.
     followed : array of shape (p,)
         What tasks do that only follow the common model, as those near do on average.
     beyond : float
-        Σ_i ‖X_i δ_i‖² of all such tasks, likewise.
+        Σ_i ‖X_i δ_i‖² of all such tasks.
     is_enough : bool
         Whether that tells the errors.
     """
 
     models: np.ndarray
+    pull: np.ndarray
     followed: np.ndarray
     beyond: float
     is_enough: bool
@@ -73,21 +81,22 @@ class Nearby:
         models = overview.models[self.near.tasks]
         right = pull_of_edge(models, self.first, self.second, self._weight)
         if not right.any():
-            return Change(right, right[0], 0.0, True)
+            nothing = np.zeros(right.shape[1])
+            return Change(right, nothing, nothing, 0.0, True)
         held = self._solver.solve(right, tol=_NEAR_TOL)
-        followed = self._follow(held, models, far)
+        pull, followed, open_ = self._follow(held, models, far, _NEAR_TOL * float(np.linalg.norm(right)))
         change = held + followed
-        doubt, error = self._doubt(held, models + change, far, scored)
-        others = far.curvature - scored.gram.sum(axis=0)
-        beyond = float(np.einsum("np,pq,nq->", followed, others, followed)) / len(followed)
-        is_enough = doubt <= _DOUBT * error and abs(beyond) <= _DOUBT * overview.error
-        return Change(change, followed.mean(axis=0), beyond, is_enough)
+        doubt, error = self._doubt(held, models + change, open_, far, scored)
+        beyond, is_known = far.beyond(pull, followed, self.near.tasks, scored.gram)
+        is_enough = doubt <= _DOUBT * error and (is_known or abs(beyond) <= _DOUBT * overview.error)
+        return Change(change, pull, followed.mean(axis=0), beyond, is_enough)
 
     def gained(self, change: Change, overview: Overview, far: FarAway, scored: LeastSquares) -> float:
         """By how much the squared errors of all tasks change, 2gᵀδ + Σ_i ‖X_i δ_i‖²."""
         if not change.models.any():
             return 0.0
-        slope = self._across(far.errors) @ self._moved(change.models, overview.models[self.near.tasks])
+        force = self._force(overview.models[self.near.tasks] + change.models)
+        slope = far.slopes(self._pair, force, far.follow(change.pull), change.models, self.near.tasks)[0]
         square = (change.models * kernels.block_product(scored.gram, change.models)).sum()
         return float(2.0 * slope + square + change.beyond)
 
@@ -96,8 +105,8 @@ class Nearby:
         right = pull_of_edge(models, self.first, self.second, self._weight)
         if not right.any():
             return right
-        held = self._solver.solve(right, tol=_NEAR_TOL)
-        return held + self._answer(common.middle @ held.sum(axis=0))
+        held = self._solver.solve(right, tol=_ROUGH_TOL)
+        return held + self._answer(common.middle @ held.sum(axis=0), _ROUGH_TOL * float(np.linalg.norm(right)))
 
     def covariance(self, common: CommonModel) -> np.ndarray | None:
         """S', shape (p, p); None where these tasks do not tell it to a small share."""
@@ -112,51 +121,57 @@ class Nearby:
         added = common.within(response.sum(axis=0), scale)
         return None if added is None else covariance + added
 
-    def _doubt(self, held: np.ndarray, after: np.ndarray, far: FarAway, scored: LeastSquares) -> tuple[float, float]:
+    def _doubt(
+        self, held: np.ndarray, after: np.ndarray, open_: np.ndarray, far: FarAway, scored: LeastSquares
+    ) -> tuple[float, float]:
         """By how much the squared errors of the two may be off at most, and these."""
         pair = [self.first, self.second]
         own = scored.of_tasks(np.array(pair))
+        error = 2.0 * own.value(after[pair])
+        unknown = far.bounds.doubt(held.sum(axis=0))
+        unknown[far.felt] = open_
+        if self.near.is_closed and not unknown.any():
+            return 0.0, error
         gradient = np.zeros_like(after)
         gradient[pair] = 2.0 * own.gradient(after[pair])
-        adjoint = self._solver.solve(gradient, tol=_NEAR_TOL) if gradient.any() else gradient
-        unknown = far.bounds.doubt(held.sum(axis=0))
-        unknown[far.felt] = 0.0
+        adjoint = self._solver.solve(gradient, tol=_DOUBT_TOL) if gradient.any() else gradient
         # A task outside moves no further than its neighbours here do on average.
         passed = np.abs(self.near.passed_on(held) * self.part.coupling * self.near.average(adjoint)).sum()
-        return float(np.abs(adjoint.sum(axis=0)) @ unknown + passed), 2.0 * own.value(after[pair])
+        return float(np.abs(adjoint.sum(axis=0)) @ unknown + passed), error
 
-    def _follow(self, held: np.ndarray, models: np.ndarray, far: FarAway) -> np.ndarray:
-        """B_N'⁻¹(1 ⊗ Hm), shape (k, p), given δ while the common model is held.
+    def _follow(
+        self, held: np.ndarray, models: np.ndarray, far: FarAway, goal: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Hm and B_N'⁻¹(1 ⊗ Hm), shapes (p,) and (k, p), given δ while the common model is held.
 
-        In the coordinates that matter most m is known; in the others Hm = Cs is taken from the middle of its bounds.
+        In the coordinates that matter most m follows from δ, until no more than `goal` is left; what is left after all
+        comes last, shape (c,). In the others Hm = Cs is taken from the middle of its bounds.
         """
-        pull = far.bounds.middle @ held.sum(axis=0)
-        pull[far.felt] = 0.0
-        rest = self._answer(pull)
-        if not len(far.felt):
-            return rest
-        responses = np.array([self._answer(self.part.hub * (np.arange(len(pull)) == k)) for k in far.felt])
-        across = np.array([self._across(column) for column in far.common])
-        apart = responses[:, self.first] - responses[:, self.second]
-        moved = np.linalg.solve(
-            np.eye(len(far.felt)) - across @ (self._weight * apart).T, across @ self._moved(held + rest, models)
-        )
-        return rest + np.tensordot(moved, responses, axes=1)
+        hub, felt, tasks = self.part.hub[far.felt], far.felt, self.near.tasks
+        pull, change, step = np.zeros(held.shape[1]), held, far.bounds.middle @ held.sum(axis=0)
+        for _ in range(_ROUNDS):
+            force = self._force(models + change)
+            step[felt] = hub * far.slopes(self._pair, force, far.follow(pull), change, tasks)[1:] - pull[felt]
+            if np.sqrt(len(held)) * np.linalg.norm(step) <= goal:
+                return pull, change - held, np.zeros(len(hub))
+            change, pull = change + self._answer(step, goal), pull + step
+            last, step = step, np.zeros_like(step)
+        return pull, change - held, np.abs(last[felt])
 
-    def _answer(self, pull: np.ndarray) -> np.ndarray:
-        """What these tasks do when the common model pulls all tasks alike, shape (k, p)."""
+    def _answer(self, pull: np.ndarray, goal: float) -> np.ndarray:
+        """What these tasks do when the common model pulls all tasks alike, shape (k, p), to a residual of `goal`."""
         right = np.tile(pull, (len(self.near.tasks), 1))
-        return self._free.solve(right, tol=_NEAR_TOL) if pull.any() else right
+        size = float(np.linalg.norm(right))
+        return self._free.solve(right, tol=goal / size) if size > goal else np.zeros_like(right)
 
-    def _across(self, values: np.ndarray) -> np.ndarray:
-        """v_i − v_j of values of all tasks."""
-        i, j = self.near.tasks[[self.first, self.second]]
-        return values[i] - values[j]
-
-    def _moved(self, change: np.ndarray, models: np.ndarray) -> np.ndarray:
-        """w(u + δ_i − δ_j)."""
-        after = models + change
+    def _force(self, after: np.ndarray) -> np.ndarray:
+        """f, given the models of the tasks near without the edge."""
         return self._weight * (after[self.first] - after[self.second])
+
+    @property
+    def _pair(self) -> np.ndarray:
+        """i and j among all tasks."""
+        return self.near.tasks[[self.first, self.second]]
 
     @cached_property
     def _weight(self) -> np.ndarray:

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import dijkstra
+from scipy.sparse.csgraph import connected_components, dijkstra
 
 from ggmtl import kernels
 from ggmtl.system import TaskSystem
@@ -25,8 +25,9 @@ from ggmtl.system import TaskSystem
 _NUMBERS, _FEWEST, _MOST = 200_000, 100, 500
 # The same of the few that are asked for S' first, which takes a solve for every coefficient.
 _FEW_NUMBERS, _FEWEST_FEW, _MOST_FEW = 60_000, 16, 64
-# Below this many coefficients in all, the tasks near a pair are not worth looking for.
-_PAYS_FROM = 5000
+# From so many coefficients in all, the tasks near a pair are worth looking for, and in any graph that falls into parts
+# of at most so small a share of all tasks; from so many then also for the errors of all tasks.
+_PAYS_FROM, _SMALL_PART, _PAYS_IN_PARTS = 5000, 0.35, 2000
 
 
 @dataclass(frozen=True)
@@ -137,9 +138,14 @@ class Links:
         return Near.of(self.edges, self.values, self.n_tasks, order[:size])
 
 
-def pays(n: int, p: int) -> bool:
-    """Whether there are so many tasks that a look at those near a pair saves time."""
-    return n * p >= _PAYS_FROM
+def pays(system: TaskSystem) -> tuple[bool, bool]:
+    """Whether a look at the tasks near a pair saves time beside one at all; and also where errors are asked for."""
+    n, p = system.shape
+    if n * p >= _PAYS_FROM:
+        return True, True
+    _, part = connected_components(system.laplacian, directed=False)
+    in_parts = bool(np.bincount(part).max() <= _SMALL_PART * n)
+    return in_parts, in_parts and n * p >= _PAYS_IN_PARTS
 
 
 def near_size(p: int) -> int:

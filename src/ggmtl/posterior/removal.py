@@ -15,14 +15,15 @@ import numpy as np
 
 from ggmtl.inner import InnerProblem, solve_inner
 from ggmtl.posterior.common_model import covariance_beside_hub
-from ggmtl.posterior.few_solves import FewSolves
+from ggmtl.posterior.few_solves import MODEL_TOL, FewSolves
 from ggmtl.solvers import Direct, prepare
 from ggmtl.system import TaskSystem
 
-# Relative residual of what an edge changes: errors are then right to far better than a millionth.
-CHANGE_TOL = 1e-10
-# S' has the square of its residual as its error.
-_COVARIANCE_TOL = 3e-4
+# Relative residual of what an edge changes: errors are then right to far better than a millionth. Of a change that is
+# small, less is asked: a residual below that of the models themselves tells nothing.
+CHANGE_TOL, _SMALL_CHANGE_TOL = 1e-10, 1e-8
+# S' has the square of its residual as its error: variances are then right to a few thousandths.
+_COVARIANCE_TOL = 1e-2
 # A factor of so few tasks costs less than the solves of S' one by one.
 _FACTOR_TASKS, _FACTOR_SIZE = 60, 700
 # So many numbers of A⁻¹b are kept at once.
@@ -64,7 +65,9 @@ def change_without_edge(
     right = pull_of_edge(before, i, j, values[edge].sum() * problem.coupling)
     system = problem.system(np.where(edge, 0.0, values))
     left = FewSolves(system) if solver is None else solver.without_edge(system, i, j)
-    return left.solve(right, start, tol)
+    size = float(np.linalg.norm(right))
+    known = MODEL_TOL * float(np.linalg.norm(problem.loss.moment))
+    return left.solve(right, start, max(tol, min(known / size, _SMALL_CHANGE_TOL)) if size > 0 else tol)
 
 
 def pull_of_edge(models: np.ndarray, i: int, j: int, weight: np.ndarray) -> np.ndarray:
@@ -135,8 +138,7 @@ def response_to_pair(
     if not system.is_separable:
         return prepare(system).solve(right, tol=_COVARIANCE_TOL).require(1e-2).value, right
     solver = solver or FewSolves(system)
-    columns = [solver.solve(right[..., k].copy(), tol=_COVARIANCE_TOL) for k in range(p)]
-    return np.stack(columns, axis=-1), right
+    return solver.solve(right, tol=_COVARIANCE_TOL), right
 
 
 def covariance_of(response: np.ndarray, right: np.ndarray, system: TaskSystem, i: int, j: int) -> np.ndarray:

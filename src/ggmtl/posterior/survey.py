@@ -1,11 +1,14 @@
 """What is known of all tasks, so that the tasks near an edge tell what it does to all.
 
-Taking the edge (i, j) away changes the models by δ, A'δ = b ⊗ wu with u = w_i − w_j. Of all that follows far away, two
-things matter. With g the gradient of the errors on the rows scored, z = A⁻¹g and y_k = A⁻¹(1 ⊗ e_k)/n, they are
+Taking the edge (i, j) away changes the models by δ, A'δ = b ⊗ wu with u = w_i − w_j, or Aδ = b ⊗ f with
+f = w(u + δ_i − δ_j). Of all that follows far away, two things matter: with g the gradient of the errors on the rows
+scored, gᵀδ, by how much the errors of all tasks change, to first order; and m, the mean of δ over all tasks, what the
+common model does. With z ≈ A⁻¹g and y_k ≈ A⁻¹(1 ⊗ e_k)/n, which need not be exact,
 
-    gᵀδ = (z_i − z_j)ᵀ w (u + δ_i − δ_j) ,     the mean of δ_k over all tasks = (y_ki − y_kj)ᵀ w (u + δ_i − δ_j) ,
+    gᵀδ = (z_i − z_j)ᵀf + (g − Az)ᵀδ ,     m_k = (y_ki − y_kj)ᵀf + ((1 ⊗ e_k)/n − Ay_k)ᵀδ .
 
-by how much the errors of all tasks change, to first order, and what the common model does; from δ at the two tasks.
+Far away tasks only follow the common model: with Y = (y_1 … y_p) and M the mean of its Y_i they change by Y_i c,
+(I/n + HM)c = Hm.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ggmtl import kernels
 from ggmtl.bilevel import GraphFit, Settings, present_problem
 from ggmtl.inner import solve_inner
 from ggmtl.posterior.common_model import CommonModel
@@ -24,10 +28,11 @@ from ggmtl.system import TaskSystem
 
 # Relative residual of the models of all rows where others are scored: these only say which way coefficients move.
 _ALL_ROWS_TOL = 1e-8
-# And of z and y, per task, at most: what they tell of one edge is small beside the errors of all tasks.
-_FAR_TOL, _MOST_FAR_TOL = 1e-8, 1e-5
-# Beside the mean curvature of a task, the pull of a hub that is worth a y, and the most that there are of them.
-_FELT, _MOST_FELT = 1e-3, 3
+# And of z and y: what they leave over is accounted for where it matters.
+_FAR_TOL = 3e-3
+# A coordinate is worth a y where the bounds of what the common model does leave open more than this, per task and
+# beside the mean curvature of tasks. Three of them there may always be, and more while they have so few numbers in all.
+_FELT, _ALWAYS_FELT, _FELT_NUMBERS = 1e-8, 3, 300_000
 
 
 @dataclass(frozen=True)
@@ -36,46 +41,87 @@ class FarAway:
 
     Parameters
     ----------
-    errors : array of shape (n, p)
-        z.
+    errors, errors_left : arrays of shape (n, p)
+        z and g − Az.
     felt : array of shape (c,)
-        Coordinates in which the common model matters most.
-    common : array of shape (c, n, p)
-        y of these.
+        Coordinates in which the common model is not known well enough without a y.
+    common, common_left : arrays of shape (n, p, c)
+        Y of these and what it leaves over.
     bounds : CommonModel
-        What it does in all others at most.
+        What the common model does in all others at most.
+    turned : array of shape (c, c)
+        I/n + HM.
+    left : array of shape (1 + c, c)
+        Σ_i of what z and Y leave over, times Y_i.
+    square : array of shape (c, c)
+        Σ_i Y_iᵀG_iY_i with the matrices G_i of the rows scored.
     curvature : array of shape (p, p)
-        Σ_i of the matrices of the rows scored.
+        Σ_i G_i.
     """
 
     errors: np.ndarray
+    errors_left: np.ndarray
     felt: np.ndarray
     common: np.ndarray
+    common_left: np.ndarray
     bounds: CommonModel
+    turned: np.ndarray
+    left: np.ndarray
+    square: np.ndarray
     curvature: np.ndarray
 
     @classmethod
-    def of(cls, solver: FewSolves, gradient: np.ndarray, curvature: np.ndarray) -> FarAway | None:
-        """None where the tasks leave the common model free."""
+    def of(cls, solver: FewSolves, gradient: np.ndarray, gram: np.ndarray) -> FarAway | None:
+        """Given the gradient and the matrices of the rows scored; None where the tasks leave the common model free."""
         system, bounds = solver.system, CommonModel.of(solver.system)
         if bounds is None:
             return None
         n, p = system.shape
         pooled = system.gram.sum(axis=0) + np.diag(np.broadcast_to(system.ridge, system.shape).sum(axis=0))
-        pull = n * system.hub / np.diag(pooled)
-        felt = np.argsort(-pull)[:_MOST_FELT]
-        felt = np.sort(felt[pull[felt] > _FELT])
+        open_ = n * np.diag(bounds.high - bounds.low) / np.diag(pooled)
+        felt = np.argsort(-open_)[: max(_ALWAYS_FELT, _FELT_NUMBERS // (n * p))]
+        felt = np.sort(felt[open_[felt] > _FELT])
         # Neither edges nor the hub act on models that are all alike.
         alike = np.linalg.lstsq(pooled, np.column_stack([gradient.sum(axis=0), np.eye(p)[:, felt]]), rcond=None)[0]
-        starts = np.broadcast_to(alike.T[:, None], (1 + len(felt), n, p))
-        tol = min(_FAR_TOL * n, _MOST_FAR_TOL)
-        errors = solver.solve(gradient, starts[0].copy(), tol)
-        common = np.empty((len(felt), n, p))
-        for row, k, start in zip(common, felt, starts[1:]):
-            right = np.zeros((n, p))
-            right[:, k] = 1.0 / n
-            row[:] = solver.solve(right, start.copy(), tol)
-        return cls(errors, felt, common, bounds, curvature)
+        errors = solver.solve(gradient, np.tile(alike[:, 0], (n, 1)), _FAR_TOL)
+        errors_left = gradient - system.apply(errors)
+        common = common_left = np.zeros((n, p, 0))
+        if len(felt):
+            right = np.tile(np.eye(p)[:, felt] / n, (n, 1, 1))
+            common = solver.solve(right, np.tile(alike[:, 1:], (n, 1, 1)), _FAR_TOL)
+            common_left = right - system.apply(common)
+        turned = np.eye(len(felt)) / n + system.hub[felt, None] * common.mean(axis=0)[felt]
+        left = np.tensordot(np.dstack([errors_left, common_left]), common, axes=([0, 1], [0, 1]))
+        square = np.tensordot(common, kernels.block_product(gram, common), axes=([0, 1], [0, 1]))
+        curvature = gram.sum(axis=0)
+        return cls(errors, errors_left, felt, common, common_left, bounds, turned, left, square, curvature)
+
+    def follow(self, pull: np.ndarray) -> np.ndarray:
+        """c of a common model that pulls all tasks by Hm, shape (p,)."""
+        return np.linalg.solve(self.turned, pull[self.felt])
+
+    def slopes(
+        self, pair: np.ndarray, force: np.ndarray, c: np.ndarray, own: np.ndarray, tasks: np.ndarray
+    ) -> np.ndarray:
+        """gᵀδ and m in the coordinates felt, shape (1 + c,), given f, c, and δ of some tasks, shape (k, p)."""
+        i, j = pair
+        more = own - self.common[tasks] @ c
+        across = np.column_stack([self.errors[i] - self.errors[j], self.common[i] - self.common[j]])
+        left = np.dstack([self.errors_left[tasks], self.common_left[tasks]])
+        return force @ across + np.tensordot(more, left, axes=([0, 1], [0, 1])) + self.left @ c
+
+    def beyond(self, pull: np.ndarray, followed: np.ndarray, tasks: np.ndarray, gram: np.ndarray) -> tuple[float, bool]:
+        """Σ_i ‖X_i δ_i‖² of all tasks but some, which follow a common model that pulls so; and whether that is certain.
+
+        It is where all coordinates are felt in which the common model pulls. Else the others are taken to follow as
+        those tasks do, on average.
+        """
+        if np.isin(np.flatnonzero(pull), self.felt).all():
+            c = self.follow(pull)
+            own = self.common[tasks] @ c
+            return float(c @ self.square @ c - (own * kernels.block_product(gram, own)).sum()), True
+        others = self.curvature - gram.sum(axis=0)
+        return float(np.einsum("np,pq,nq->", followed, others, followed)) / len(followed), False
 
 
 @dataclass(frozen=True)
@@ -110,7 +156,7 @@ def survey_of(fit: GraphFit, folded: FoldedLoss, settings: Settings) -> Survey:
     """Look over all tasks, the graph and strengths as they were learned."""
     folds = {k: _overview(fit, folded.training(k), folded.parts[k], settings)[0] for k in folded.scored}
     total, system = _overview(fit, folded.total, None if folds else folded.total, settings)
-    return Survey(total, folds, CommonModel.of(system) if system is not None and pays(*system.shape) else None)
+    return Survey(total, folds, CommonModel.of(system) if system is not None and pays(system)[0] else None)
 
 
 def _overview(
@@ -134,8 +180,8 @@ def _overview(
     gradient = scored.gradient(models)
     errors = ((gradient - scored.moment) * models).sum(axis=1) + scored.target_square
     far = None
-    if solver is not None and pays(*models.shape):
-        far = FarAway.of(solver, gradient, scored.gram.sum(axis=0))
+    if solver is not None and pays(solver.system)[1]:
+        far = FarAway.of(solver, gradient, scored.gram)
     return Overview(models, float(np.maximum(errors, 0.0).sum()), float(scored.count.sum()), far), system
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from ggmtl.bilevel import Settings
+from ggmtl.bilevel import Settings, is_vast
 from ggmtl.candidates import Candidates
 from ggmtl.errors import GGMTLError, ModelFileError
 from ggmtl.memory import require_memory
@@ -198,9 +198,9 @@ class GGMTLRegressor(GrowingModel):
 
     def _fit(self, statistics: TaskStatistics):
         super()._fit(statistics)
-        if self.penalty == "squared_l2" and not is_large(*self._coefficients.shape):
-            # What explanations ask for first costs little beside such a fit. Where it cannot be had now, they will say
-            # why; and no interruption undoes a fit that is done.
+        if self.penalty == "squared_l2" and not is_vast(*self._coefficients.shape):
+            # What explanations ask for first is some hundredths of such a fit, and each of them is then next to
+            # nothing. Where it cannot be had now, they will say why; and no interruption undoes a fit that is done.
             with suppress(GGMTLError, ArithmeticError, np.linalg.LinAlgError, KeyboardInterrupt):
                 self._surveyed()
         return self
