@@ -30,18 +30,24 @@ class CommonModel:
     high: np.ndarray
 
     @classmethod
-    def of(cls, system: TaskSystem) -> CommonModel | None:
-        """Of all tasks; None where they leave the common model free."""
+    def of(cls, system: TaskSystem, fewer: CommonModel | None = None) -> CommonModel | None:
+        """Of all tasks; None where they leave the common model free.
+
+        Rows that are added bring C down: where there are edges, the upper bound of `fewer` rows may serve.
+        """
         n, hub = len(system.gram), system.hub
         if not hub.any():
             return cls(np.zeros((len(hub),) * 2), np.zeros((len(hub),) * 2))
-        own = own_blocks(system)
         try:
-            high = _answer(hub, _said_to_hub(system, own)[1])
-            if not len(system.edges):
-                return cls(high, high)
+            if not len(system.edges) or fewer is None:
+                high = _answer(hub, _said_to_hub(system, own_blocks(system))[1])
+                if not len(system.edges):
+                    return cls(high, high)
+            else:
+                high = fewer.high
             pulled = np.diag(n * hub)
-            one = pulled - pulled @ np.linalg.solve(own.sum(axis=0) + pulled, pulled)
+            pooled = system.gram.sum(axis=0) + np.diag(np.broadcast_to(system.ridge, system.shape).sum(axis=0))
+            one = pulled - pulled @ np.linalg.solve(pooled + pulled, pulled)
             return cls(_answer(hub, one), high)
         except np.linalg.LinAlgError:
             return None

@@ -156,7 +156,10 @@ def survey_of(fit: GraphFit, folded: FoldedLoss, settings: Settings) -> Survey:
     """Look over all tasks, the graph and strengths as they were learned."""
     folds = {k: _overview(fit, folded.training(k), folded.parts[k], settings)[0] for k in folded.scored}
     total, system = _overview(fit, folded.total, None if folds else folded.total, settings)
-    return Survey(total, folds, CommonModel.of(system) if system is not None and pays(system)[0] else None)
+    if system is None or not pays(system)[0]:
+        return Survey(total, folds, None)
+    known = [fold.far.bounds for fold in folds.values() if fold.far is not None]
+    return Survey(total, folds, CommonModel.of(system, known[0] if known else None))
 
 
 def _overview(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from ggmtl.bilevel import Settings, is_vast
+from ggmtl.bilevel import Settings
 from ggmtl.candidates import Candidates
 from ggmtl.errors import GGMTLError, ModelFileError
 from ggmtl.memory import require_memory
@@ -26,6 +26,10 @@ from ggmtl.scoring import is_large
 from ggmtl.shell import LearnedModels, TaskRegressor, logger, verbose_logging
 from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics
 from ggmtl.tasks import TaskData
+
+# Up to this many coefficients in all, a fit leaves behind what explanations of edges ask for first. Of more it would
+# take minutes and as much memory as the fit itself.
+_SURVEYED_NUMBERS = 1 << 20
 
 
 class GGMTLRegressor(GrowingModel):
@@ -198,10 +202,14 @@ class GGMTLRegressor(GrowingModel):
 
     def _fit(self, statistics: TaskStatistics):
         super()._fit(statistics)
-        if self.penalty == "squared_l2" and not is_vast(*self._coefficients.shape):
+        if self.penalty == "squared_l2" and self._coefficients.size <= _SURVEYED_NUMBERS:
             # What explanations ask for first is some hundredths of such a fit, and each of them is then next to
             # nothing. Where it cannot be had now, they will say why; and no interruption undoes a fit that is done.
-            with suppress(GGMTLError, ArithmeticError, np.linalg.LinAlgError, KeyboardInterrupt):
+            with (
+                suppress(GGMTLError, ArithmeticError, np.linalg.LinAlgError, KeyboardInterrupt),
+                verbose_logging(self.verbose),
+            ):
+                logger.info("a look at all %d tasks, for explanations", len(self._coefficients))
                 self._surveyed()
         return self
 
