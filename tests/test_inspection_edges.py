@@ -134,6 +134,29 @@ def test_more_tasks_tell_the_change_better_until_they_are_enough():
     assert max(gap for gap, done in zip(apart, enough) if done) < 1e-5
 
 
+@pytest.mark.parametrize(("rows", "strength"), [(12, 1.0), (12, 30.0), (4, 30.0)])
+def test_the_doubt_about_the_errors_of_a_pair_covers_what_they_are_off_by(rows, strength, monkeypatch):
+    """In a ring with chords that ties all tasks, also strongly, and for any number of them looked at."""
+    monkeypatch.setattr("ggmtl.posterior.nearby._DOUBT", 1.0)
+    problem, values = make_problem(groups=1, members=300, rows=rows, hub=np.array([0.0, 0.0, 0.0, 0.0, 40.0]))
+    scored, covered = make_problem(seed=7, groups=1, members=300)[0].loss, 0
+    values = strength * values
+    overview = overview_of(problem, values, scored)
+    for edge in (7, 100, 333):
+        pair = problem.edges[edge]
+        after = solve_inner(problem, np.where(np.arange(len(values)) == edge, 0.0, values), tol=1e-13).coefficients
+        exact = 2 * scored.task_values(after)[pair].sum()
+        for size in (10, 30, 90):
+            nearby = nearby_of(problem, values, *pair, size)
+            change = change_of(nearby, overview, scored)
+            models = overview.models.copy()
+            models[nearby.near.tasks] += change.models
+            off = abs(2 * scored.task_values(models)[pair].sum() - exact) / exact
+            assert off <= change.doubt + 1e-7
+            covered += off > 1e-6
+    assert covered >= 3
+
+
 def test_no_edge_is_no_change():
     problem, values = make_problem(hub=0.0)
     overview = overview_of(problem, values, problem.loss)

@@ -182,6 +182,20 @@ def test_many_right_hand_sides_are_solved_as_each_alone():
     assert together.residual <= 1e-10
 
 
+def test_of_many_right_hand_sides_some_solved_some_zero_and_some_hard_all_are_solved():
+    """A coupling so strong that block-Jacobi alone gives up within its trial."""
+    system = make(63, n=700, p=3, rows=12, coupling=[1e6] * 3)
+    right = np.random.default_rng(0).normal(size=(*system.shape, 3))
+    right[..., 1] = 0.0
+    start = np.zeros_like(right)
+    exact = Direct.of(system).solve(right).value
+    start[..., 0] = exact[..., 0]
+    found = ConjugateGradient.of(system).solve(right, start, tol=1e-9)
+    assert found.succeeded
+    assert not found.value[..., 1].any()
+    np.testing.assert_allclose(found.value, exact, atol=1e-6 * np.abs(exact).max())
+
+
 def test_applications_count_every_product_with_the_operator():
     system = SMALL["uniform"]()
     products = 0

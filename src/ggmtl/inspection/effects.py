@@ -16,7 +16,7 @@ import numpy as np
 from ggmtl.bilevel import is_vast, present_problem
 from ggmtl.inner import InnerProblem, solve_inner
 from ggmtl.posterior.few_solves import ROBUST_TOL, FewSolves
-from ggmtl.posterior.nearby import Nearby
+from ggmtl.posterior.nearby import Change, Nearby
 from ggmtl.posterior.neighbourhood import Links, Near, few_size, near_size
 from ggmtl.posterior.removal import WithoutEdge, change_without_edge, edge_between, without_edge
 from ggmtl.posterior.survey import Overview
@@ -24,8 +24,10 @@ from ggmtl.regressor import GGMTLRegressor
 from ggmtl.shell import logger, verbose_logging
 from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics
 
-# Where the tasks near do not tell the errors, so many times as many are looked at next.
-_WIDER = 3
+# Where the tasks near do not tell a variance, so many times as many are looked at next; and where they do not tell the
+# errors, at least so many, or as many as what is in doubt, to this power, asks for. From this share of all tasks on it
+# is as well to look at all.
+_WIDER, _LEAST_WIDER, _WIDER_POWER, _MOST_NEAR = 3, 1.5, 0.4, 0.4
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,9 @@ class Part:
             return None
         return FewSolves(self.problem.system(self.values))
 
-    def squares(self, i: int, j: int, start: np.ndarray | None = None) -> Squares:
-        """With and without the edge (i, j); its change may be known roughly."""
-        models = (self.overview.models, self._without(i, j, start))
+    def squares(self, i: int, j: int, start: np.ndarray | None = None, allowed: float = 0.0) -> Squares:
+        """With and without the edge (i, j); its change may be known roughly, and which residual is allowed."""
+        models = (self.overview.models, self._without(i, j, start, allowed))
         both = np.array([2.0 * self.scored.task_values(each) for each in models])
         rows = float(self.scored.count[[i, j]].sum())
         return Squares(both[:, [i, j]].sum(axis=1), rows, both.sum(axis=1), self.overview.rows)
@@ -90,13 +92,13 @@ class Part:
             return WithoutEdge(before, before, np.zeros((width, width)))
         return without_edge(self.problem, self.values, i, j, before, self.solver)
 
-    def _without(self, i: int, j: int, start: np.ndarray | None) -> np.ndarray:
+    def _without(self, i: int, j: int, start: np.ndarray | None, allowed: float) -> np.ndarray:
         before, problem = self.overview.models, self.problem
         if problem is None or not (edge := edge_between(problem.edges, i, j)).any():
             return before
         if self.solver is None:
             return solve_inner(problem, np.where(edge, 0.0, self.values), before, tol=ROBUST_TOL).coefficients
-        return before + change_without_edge(problem, self.values, before, i, j, self.solver, start)
+        return before + change_without_edge(problem, self.values, before, i, j, self.solver, start, allowed)
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class Effects:
             squares = [self._part(fold).squares(i, j) for fold in self._scored]
             pair = self._pair_among_all(i, j)
         else:
-            squares, question = self._squares_nearby(question)
+            squares = self._squares_nearby(question)
             pair = self._pair(question)
         pair_errors = np.sum([part.pair for part in squares], axis=0)
         errors = np.sum([part.everyone for part in squares], axis=0)
@@ -206,22 +208,35 @@ class Effects:
         part = problem.system(self._values[near.index])
         return Nearby(near, *near.places(question.i, question.j), part)
 
-    def _squares_nearby(self, question: Question) -> tuple[list[Squares], Question]:
-        """The errors of every fold: from the tasks near, from more of them, or, where those will not do, from all.
-
-        With the question about as many tasks as that took.
-        """
+    def _squares_nearby(self, question: Question) -> list[Squares]:
+        """The errors of every fold: from the tasks near, from more of them, or, where those will not do, from all."""
         found = []
         for fold in self._scored:
-            start, squares = self._squares(question, fold)
-            while squares is None and start is not None and not question.near.is_closed:
-                question = self._asked(question.i, question.j, question.order, _WIDER * len(question.near.tasks))
-                start, squares = self._squares(question, fold)
-            found.append(squares or self._part(fold).squares(question.i, question.j, start))
-        return found, question
+            change, squares = self._squares(question, fold)
+            while squares is None and change is not None and (size := self._wider(question, change.doubt)):
+                question = self._asked(question.i, question.j, question.order, size)
+                change, squares = self._squares(question, fold)
+            found.append(squares or self._squares_of_all(question, fold, change))
+        return found
 
-    def _squares(self, question: Question, fold: int | None) -> tuple[np.ndarray | None, Squares | None]:
-        """What the edge changes in all tasks, roughly, and the errors where the tasks near tell them."""
+    def _squares_of_all(self, question: Question, fold: int | None, change: Change | None) -> Squares:
+        """The errors from all tasks, given what those near say of the change."""
+        part = self._part(fold)
+        if change is None:
+            return part.squares(question.i, question.j)
+        start = np.tile(change.followed, (len(part.overview.models), 1))
+        start[question.near.tasks] = change.models
+        return part.squares(question.i, question.j, start, change.allowed)
+
+    def _wider(self, question: Question, doubt: float) -> int:
+        """How many tasks to look at next; none where it is as well to look at all."""
+        if not np.isfinite(doubt) or question.near.is_closed:
+            return 0
+        size = int(max(doubt**_WIDER_POWER, _LEAST_WIDER) * len(question.near.tasks))
+        return min(size, len(question.order)) if size <= _MOST_NEAR * len(self._fit.coefficients) else 0
+
+    def _squares(self, question: Question, fold: int | None) -> tuple[Change | None, Squares | None]:
+        """What the edge changes, and the errors where the tasks near tell them."""
         near, overview = question.near, self._overview(fold)
         if overview.far is None:
             return None, None
@@ -229,13 +244,11 @@ class Effects:
         nearby, models = self._nearby(question, near, training), overview.models[near.tasks]
         change = nearby.change(overview, overview.far, scored)
         if not change.is_enough:
-            start = np.tile(change.followed, (len(overview.models), 1))
-            start[near.tasks] = change.models
-            return start, None
+            return change, None
         pair = [nearby.first, nearby.second]
         both = np.array([2.0 * scored.task_values(each)[pair].sum() for each in (models, models + change.models)])
         everyone = overview.error + np.array([0.0, nearby.gained(change, overview, overview.far, scored)])
-        return None, Squares(both, float(scored.count[pair].sum()), everyone, overview.rows)
+        return change, Squares(both, float(scored.count[pair].sum()), everyone, overview.rows)
 
     def _pair(self, question: Question) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Models of the two on all rows with and without the edge, and S'."""

@@ -2,9 +2,10 @@
 
 With N the tasks near, all others held and the common model moving by m, δ = B_N'⁻¹(b ⊗ wu + 1 ⊗ Hm), B_N' being A' on N
 with the common model held. In the coordinates that matter most m follows from δ at the two tasks, and these follow m in
-turn, by far less. Forces f that this leaves out (what edges that leave N pass on, what the common model does in other
-coordinates) change the errors of the two tasks by aᵀf, a = A'⁻¹g with g the gradient of these errors: so a tells
-whether N is enough.
+turn, by far less. Forces f that this leaves out (what the common model does in other coordinates) change the errors of
+the two tasks by aᵀf, a = A'⁻¹g with g the gradient of these errors. Edges that leave N hold its tasks back, O, more
+than the tasks there would that move themselves; if those moved freely, with δ' = (A'_N − O)⁻¹(b ⊗ wu), the errors would
+be off by aᵀOδ'. So a tells whether N is enough.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ from ggmtl.posterior.survey import FarAway, Overview
 from ggmtl.statistics import LeastSquares
 from ggmtl.system import TaskSystem
 
-# Relative residual of solves in the tasks near; and where they only say which way coefficients move.
-_NEAR_TOL, _ROUGH_TOL = 1e-9, 1e-6
+# Relative residual of solves in the tasks near, where nothing tells what it means for the errors; and where they only
+# say which way coefficients move.
+_NEAR_TOL, _ROUGH_TOL = 1e-9, 1e-4
 # And of what only tells how much is in doubt.
 _DOUBT_TOL = 1e-3
 # How often the common model may follow the two tasks, and they it.
 _ROUNDS = 8
-# The share of the squared errors of the two tasks or of all, and of a variance, that may be in doubt.
-_DOUBT, _VARIANCE_DOUBT = 3e-7, 4e-2
+# The share of the squared errors of the two tasks or of all, and of a variance, that may be in doubt; and what
+# residuals of solves may do to the former.
+_DOUBT, _VARIANCE_DOUBT, _RESIDUAL_DOUBT = 1e-6, 4e-2, 3e-8
 
 
 @dataclass(frozen=True)
@@ -47,15 +50,23 @@ class Change:
         What tasks do that only follow the common model, as those near do on average.
     beyond : float
         Σ_i ‖X_i δ_i‖² of all such tasks.
-    is_enough : bool
-        Whether that tells the errors.
+    doubt : float
+        How much is in doubt beside what may be; infinite where more tasks would not help.
+    allowed : float
+        The norm of a residual that hardly counts in the errors of the two tasks.
     """
 
     models: np.ndarray
     pull: np.ndarray
     followed: np.ndarray
     beyond: float
-    is_enough: bool
+    doubt: float
+    allowed: float
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether that tells the errors."""
+        return self.doubt <= 1.0
 
 
 @dataclass(frozen=True)
@@ -80,16 +91,24 @@ class Nearby:
         """V' − V of rows whose errors are asked for, given the rows scored of the tasks near."""
         models = overview.models[self.near.tasks]
         right = pull_of_edge(models, self.first, self.second, self._weight)
-        if not right.any():
-            nothing = np.zeros(right.shape[1])
-            return Change(right, nothing, nothing, 0.0, True)
-        held = self._solver.solve(right, tol=_NEAR_TOL)
-        pull, followed, open_ = self._follow(held, models, far, _NEAR_TOL * float(np.linalg.norm(right)))
-        change = held + followed
-        doubt, error = self._doubt(held, models + change, open_, far, scored)
+        size, nothing = float(np.linalg.norm(right)), np.zeros(right.shape[1])
+        if size == 0.0:
+            return Change(right, nothing, nothing, 0.0, 0.0, 0.0)
+        # 1. A rough change tells whether these tasks are enough, and what a residual does to the errors.
+        rough, doubt, goal = None, 0.0, _NEAR_TOL * size
+        if not self.near.is_closed or far.leaves_open:
+            rough = self._solver.solve(right, tol=_DOUBT_TOL)
+            doubt, allowed = self._doubt(rough, right, models, far, scored)
+            goal = float(np.clip(allowed, goal, _DOUBT_TOL * size))
+            if doubt > 1.0:
+                return Change(rough, nothing, nothing, 0.0, doubt, goal)
+        # 2. The change, the common model held and then not.
+        held = self._solver.solve(right, rough, goal / size)
+        pull, followed, is_settled = self._follow(held, models, far, goal)
         beyond, is_known = far.beyond(pull, followed, self.near.tasks, scored.gram)
-        is_enough = doubt <= _DOUBT * error and (is_known or abs(beyond) <= _DOUBT * overview.error)
-        return Change(change, pull, followed.mean(axis=0), beyond, is_enough)
+        if not is_settled or not (is_known or abs(beyond) <= _DOUBT * overview.error):
+            doubt = np.inf
+        return Change(held + followed, pull, followed.mean(axis=0), beyond, doubt, goal)
 
     def gained(self, change: Change, overview: Overview, far: FarAway, scored: LeastSquares) -> float:
         """By how much the squared errors of all tasks change, 2gᵀδ + Σ_i ‖X_i δ_i‖²."""
@@ -122,30 +141,34 @@ class Nearby:
         return None if added is None else covariance + added
 
     def _doubt(
-        self, held: np.ndarray, after: np.ndarray, open_: np.ndarray, far: FarAway, scored: LeastSquares
+        self, held: np.ndarray, right: np.ndarray, models: np.ndarray, far: FarAway, scored: LeastSquares
     ) -> tuple[float, float]:
-        """By how much the squared errors of the two may be off at most, and these."""
+        """How much is in doubt of the squared errors of the two, beside what may be; and the residual allowed."""
         pair = [self.first, self.second]
-        own = scored.of_tasks(np.array(pair))
-        error = 2.0 * own.value(after[pair])
-        unknown = far.bounds.doubt(held.sum(axis=0))
-        unknown[far.felt] = open_
-        if self.near.is_closed and not unknown.any():
-            return 0.0, error
-        gradient = np.zeros_like(after)
-        gradient[pair] = 2.0 * own.gradient(after[pair])
+        own, after = scored.of_tasks(np.array(pair)), (models + held)[pair]
+        error = 2.0 * own.value(after)
+        gradient = np.zeros_like(held)
+        gradient[pair] = 2.0 * own.gradient(after)
         adjoint = self._solver.solve(gradient, tol=_DOUBT_TOL) if gradient.any() else gradient
-        # A task outside moves no further than its neighbours here do on average.
-        passed = np.abs(self.near.passed_on(held) * self.part.coupling * self.near.average(adjoint)).sum()
-        return float(np.abs(adjoint.sum(axis=0)) @ unknown + passed), error
+        unknown = far.bounds.doubt(held.sum(axis=0))
+        unknown[far.felt] = 0.0
+        common = float(np.abs(adjoint.sum(axis=0)) @ unknown)
+        passed = 0.0
+        if not self.near.is_closed:
+            free = self._free.solve(right, held, _DOUBT_TOL)
+            passed = float(self.near.outside @ (np.abs(adjoint * free) @ self.part.coupling))
+        allowed = _RESIDUAL_DOUBT * error / max(float(np.linalg.norm(adjoint)), np.finfo(float).tiny)
+        if common > _DOUBT * error:
+            return np.inf, allowed
+        return (common + passed) / (_DOUBT * error) if common + passed > 0.0 else 0.0, allowed
 
     def _follow(
         self, held: np.ndarray, models: np.ndarray, far: FarAway, goal: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray, bool]:
         """Hm and B_N'⁻¹(1 ⊗ Hm), shapes (p,) and (k, p), given δ while the common model is held.
 
-        In the coordinates that matter most m follows from δ, until no more than `goal` is left; what is left after all
-        comes last, shape (c,). In the others Hm = Cs is taken from the middle of its bounds.
+        In the coordinates that matter most m follows from δ, until no more than `goal` is left; whether that was
+        reached comes last. In the others Hm = Cs is taken from the middle of its bounds.
         """
         hub, felt, tasks = self.part.hub[far.felt], far.felt, self.near.tasks
         pull, change, step = np.zeros(held.shape[1]), held, far.bounds.middle @ held.sum(axis=0)
@@ -153,16 +176,17 @@ class Nearby:
             force = self._force(models + change)
             step[felt] = hub * far.slopes(self._pair, force, far.follow(pull), change, tasks)[1:] - pull[felt]
             if np.sqrt(len(held)) * np.linalg.norm(step) <= goal:
-                return pull, change - held, np.zeros(len(hub))
-            change, pull = change + self._answer(step, goal), pull + step
-            last, step = step, np.zeros_like(step)
-        return pull, change - held, np.abs(last[felt])
+                return pull, change - held, True
+            known = far.common[tasks] @ far.follow(step)
+            change, pull = change + self._answer(step, goal, known), pull + step
+            step = np.zeros_like(step)
+        return pull, change - held, False
 
-    def _answer(self, pull: np.ndarray, goal: float) -> np.ndarray:
+    def _answer(self, pull: np.ndarray, goal: float, start: np.ndarray | None = None) -> np.ndarray:
         """What these tasks do when the common model pulls all tasks alike, shape (k, p), to a residual of `goal`."""
         right = np.tile(pull, (len(self.near.tasks), 1))
         size = float(np.linalg.norm(right))
-        return self._free.solve(right, tol=goal / size) if size > goal else np.zeros_like(right)
+        return self._free.solve(right, start, goal / size) if size > goal else np.zeros_like(right)
 
     def _force(self, after: np.ndarray) -> np.ndarray:
         """f, given the models of the tasks near without the edge."""
@@ -194,4 +218,5 @@ class Nearby:
         if self.near.is_closed:
             return self._solver
         system = self._without_edge
-        return FewSolves(replace(system, ridge=system.ridge - self.near.outside[:, None] * system.coupling))
+        free = replace(system, ridge=system.ridge - self.near.outside[:, None] * system.coupling)
+        return FewSolves(free, self._solver, tuple(np.flatnonzero(self.near.outside).tolist()))

@@ -22,7 +22,7 @@ from ggmtl import kernels
 from ggmtl.system import TaskSystem
 
 # Numbers in the matrices of the tasks near a pair, and their number at least and at most.
-_NUMBERS, _FEWEST, _MOST = 200_000, 100, 500
+_NUMBERS, _FEWEST, _MOST = 300_000, 100, 700
 # The same of the few that are asked for S' first, which takes a solve for every coefficient.
 _FEW_NUMBERS, _FEWEST_FEW, _MOST_FEW = 60_000, 16, 64
 # From so many coefficients in all, the tasks near a pair are worth looking for, and in any graph that falls into parts

@@ -96,6 +96,11 @@ class FarAway:
         curvature = gram.sum(axis=0)
         return cls(errors, errors_left, felt, common, common_left, bounds, turned, left, square, curvature)
 
+    @property
+    def leaves_open(self) -> bool:
+        """Whether the common model is not known exactly in some coordinate."""
+        return bool((np.delete(np.diag(self.bounds.high - self.bounds.low), self.felt) > 0).any())
+
     def follow(self, pull: np.ndarray) -> np.ndarray:
         """c of a common model that pulls all tasks by Hm, shape (p,)."""
         return np.linalg.solve(self.turned, pull[self.felt])

@@ -27,10 +27,6 @@ from ggmtl.shell import LearnedModels, TaskRegressor, logger, verbose_logging
 from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics
 from ggmtl.tasks import TaskData
 
-# Up to this many coefficients in all, a fit leaves behind what explanations of edges ask for first. Of more it would
-# take minutes and as much memory as the fit itself.
-_SURVEYED_NUMBERS = 1 << 20
-
 
 class GGMTLRegressor(GrowingModel):
     """Graph-guided multi-task regression: every task's linear model, and which tasks are alike.
@@ -202,14 +198,10 @@ class GGMTLRegressor(GrowingModel):
 
     def _fit(self, statistics: TaskStatistics):
         super()._fit(statistics)
-        if self.penalty == "squared_l2" and self._coefficients.size <= _SURVEYED_NUMBERS:
-            # What explanations ask for first is some hundredths of such a fit, and each of them is then next to
-            # nothing. Where it cannot be had now, they will say why; and no interruption undoes a fit that is done.
-            with (
-                suppress(GGMTLError, ArithmeticError, np.linalg.LinAlgError, KeyboardInterrupt),
-                verbose_logging(self.verbose),
-            ):
-                logger.info("a look at all %d tasks, for explanations", len(self._coefficients))
+        if self.penalty == "squared_l2" and not is_large(*self._coefficients.shape):
+            # What explanations ask for first is a few hundredths of such a fit. Where it cannot be had now, they will
+            # say why; and no interruption undoes a fit that is done.
+            with suppress(GGMTLError, ArithmeticError, np.linalg.LinAlgError, KeyboardInterrupt):
                 self._surveyed()
         return self
 
