@@ -336,7 +336,7 @@ def test_errors_of_an_explanation_are_those_of_refits_to_a_millionth(clusters, s
     """From all tasks (0), from three that must be joined by more, and from all that are tied to the two."""
     monkeypatch.setattr("ggmtl.posterior.neighbourhood._PAYS_FROM", 0 if size else 10**9)
     monkeypatch.setattr("ggmtl.posterior.neighbourhood._SMALL_PART", 0.0)
-    monkeypatch.setattr("ggmtl.inspection.effects.near_size", lambda p: size)
+    monkeypatch.setattr("ggmtl.inspection.effects.near_size", lambda p, tied: size)
     i, j = clusters.graph_.edges[3]
     model = deepcopy(clusters)
     model._survey = None

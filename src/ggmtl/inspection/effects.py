@@ -189,7 +189,8 @@ class Effects:
         """None where all tasks answer it better."""
         if self._survey.common is None:
             return None
-        return self._asked(i, j, self._links.order(i, j), near_size(self._fit.coefficients.shape[1]))
+        order = self._links.order(i, j)
+        return self._asked(i, j, order, near_size(self._fit.coefficients.shape[1], len(order)))
 
     def _asked(self, i: int, j: int, order: np.ndarray, size: int) -> Question:
         """About so many of the tasks tied to the two."""

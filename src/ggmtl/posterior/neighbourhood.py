@@ -21,8 +21,10 @@ from scipy.sparse.csgraph import connected_components, dijkstra
 from ggmtl import kernels
 from ggmtl.system import TaskSystem
 
-# Numbers in the matrices of the tasks near a pair, and their number at least and at most.
-_NUMBERS, _FEWEST, _MOST = 300_000, 100, 700
+# Numbers in the matrices of the tasks near a pair, and their number at least and at most: of all that are tied to the
+# two, and of the nearest where those are more.
+_TIED_NUMBERS, _MOST_TIED = 300_000, 700
+_NUMBERS, _FEWEST, _MOST = 60_000, 100, 200
 # The same of the few that are asked for S' first, which takes a solve for every coefficient.
 _FEW_NUMBERS, _FEWEST_FEW, _MOST_FEW = 60_000, 16, 64
 # From so many coefficients in all, the tasks near a pair are worth looking for, and in any graph that falls into parts
@@ -148,8 +150,10 @@ def pays(system: TaskSystem) -> tuple[bool, bool]:
     return in_parts, in_parts and n * p >= _PAYS_IN_PARTS
 
 
-def near_size(p: int) -> int:
-    """How many tasks of p coefficients are worth a look beside solves of all tasks."""
+def near_size(p: int, tied: int) -> int:
+    """How many tasks of p coefficients to look at first, out of so many that are tied to the two."""
+    if tied <= np.clip(_TIED_NUMBERS // p**2, _FEWEST, _MOST_TIED):
+        return tied
     return int(np.clip(_NUMBERS // p**2, _FEWEST, _MOST))
 
 
