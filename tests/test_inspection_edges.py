@@ -157,6 +157,27 @@ def test_the_doubt_about_the_errors_of_a_pair_covers_what_they_are_off_by(rows, 
     assert covered >= 3
 
 
+@pytest.mark.parametrize("strength", [30.0, 1000.0])
+def test_the_errors_of_all_tasks_are_in_doubt_also_where_the_pair_has_no_rows_scored(strength, monkeypatch):
+    monkeypatch.setattr("ggmtl.posterior.nearby._DOUBT", 1.0)
+    hub = np.array([0.0, 0.0, 0.0, 0.0, 40.0])
+    problem, values = make_problem(groups=1, members=300, rows=3, hub=hub)
+    scored, values = make_problem(seed=7, groups=1, members=300)[0].loss, strength * values
+    pair = problem.edges[100]
+    for part in (scored.gram, scored.moment, scored.target_square, scored.count):
+        part[pair] = 0.0
+    overview = overview_of(problem, values, scored)
+    after = solve_inner(problem, np.where(np.arange(len(values)) == 100, 0.0, values), tol=1e-13).coefficients
+    off = []
+    for size in (6, 20, 60):
+        nearby = nearby_of(problem, values, *pair, size)
+        change = change_of(nearby, overview, scored)
+        gained = gained_of(nearby, change, overview, scored)
+        off.append(abs(overview.error + gained - 2 * scored.value(after)) / overview.error)
+        assert off[-1] <= change.doubt + 1e-8
+    assert off[0] > 1e-7
+
+
 def test_no_edge_is_no_change():
     problem, values = make_problem(hub=0.0)
     overview = overview_of(problem, values, problem.loss)

@@ -114,7 +114,7 @@ class ConjugateGradient:
             together = self._columns_together(right, start, tol)
             if together.succeeded:
                 return together
-            start = together.value
+            start = together.value if together.residual < 1 else start
         value, found = np.empty_like(right), []
         for column in range(right.shape[2]):
             first = None if start is None else np.ascontiguousarray(start[..., column])
@@ -126,13 +126,15 @@ class ConjugateGradient:
     def _columns_together(self, right: np.ndarray, start: np.ndarray | None, tol: float) -> Solution:
         """One round of the fused step for every right-hand side; what it leaves is the true residual."""
         value = np.zeros_like(right) if start is None else start
+        # Whether blocks are inverted well enough is asked of one right-hand side; the true residual tells in the end.
         cycle = self._compiled_cycle(right.sum(axis=2), tol)
         if cycle is None:
             return Solution(value, 0, np.inf, "max_iter")
         residual = right.copy() if start is None else right - self.system.apply(start)
         values, residuals = (np.ascontiguousarray(np.moveaxis(each, 2, 0)) for each in (value, residual))
+        goal = tol * _norms(right)
+        goals = np.where(_norms(residual) > goal, goal, np.inf)
         max_iter = self.max_iter if self.trial is None else min(self.trial, self.max_iter)
-        goals = np.where(_norms(residual) > (goal := tol * _norms(right)), goal, np.inf)
         steps = kernels.conjugate_gradients(self.system.operator, cycle, values, residuals, goals, max_iter, _PATIENCE)
         value = np.ascontiguousarray(np.moveaxis(values, 0, 2))
         residual = right - self.system.apply(value)

@@ -227,7 +227,7 @@ class Effects:
             return part.squares(question.i, question.j)
         start = np.tile(change.followed, (len(part.overview.models), 1))
         start[question.near.tasks] = change.models
-        return part.squares(question.i, question.j, start, change.allowed)
+        return part.squares(question.i, question.j, start, change.residual)
 
     def _wider(self, question: Question, doubt: float) -> int:
         """How many tasks to look at next; none where it is as well to look at all."""

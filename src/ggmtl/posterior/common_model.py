@@ -33,21 +33,21 @@ class CommonModel:
     def of(cls, system: TaskSystem, fewer: CommonModel | None = None) -> CommonModel | None:
         """Of all tasks; None where they leave the common model free.
 
-        Rows that are added bring C down: where there are edges, the upper bound of `fewer` rows may serve.
+        Rows that are added bring C down: where there are edges, the upper bound of `fewer` rows may serve, all else
+        being the same.
         """
         n, hub = len(system.gram), system.hub
         if not hub.any():
             return cls(np.zeros((len(hub),) * 2), np.zeros((len(hub),) * 2))
         try:
-            if not len(system.edges) or fewer is None:
-                high = _answer(hub, _said_to_hub(system, own_blocks(system))[1])
-                if not len(system.edges):
-                    return cls(high, high)
-            else:
+            if fewer is not None and len(system.edges):
                 high = fewer.high
+            else:
+                high = _answer(hub, _said_to_hub(system, own_blocks(system))[1])
+            if not len(system.edges):
+                return cls(high, high)
             pulled = np.diag(n * hub)
-            pooled = system.gram.sum(axis=0) + np.diag(np.broadcast_to(system.ridge, system.shape).sum(axis=0))
-            one = pulled - pulled @ np.linalg.solve(pooled + pulled, pulled)
+            one = pulled - pulled @ np.linalg.solve(pooled_blocks(system) + pulled, pulled)
             return cls(_answer(hub, one), high)
         except np.linalg.LinAlgError:
             return None
@@ -80,6 +80,11 @@ def own_blocks(system: TaskSystem) -> np.ndarray:
     index, own = np.arange(len(system.hub)), system.gram.copy()
     own[:, index, index] += system.ridge
     return own
+
+
+def pooled_blocks(system: TaskSystem) -> np.ndarray:
+    """Σ_i (G_i + ρ), shape (p, p)."""
+    return system.gram.sum(axis=0) + np.diag(np.broadcast_to(system.ridge, system.shape).sum(axis=0))
 
 
 def _answer(hub: np.ndarray, said: np.ndarray) -> np.ndarray:

@@ -2,10 +2,10 @@
 
 With N the tasks near, all others held and the common model moving by m, δ = B_N'⁻¹(b ⊗ wu + 1 ⊗ Hm), B_N' being A' on N
 with the common model held. In the coordinates that matter most m follows from δ at the two tasks, and these follow m in
-turn, by far less. Forces f that this leaves out (what the common model does in other coordinates) change the errors of
-the two tasks by aᵀf, a = A'⁻¹g with g the gradient of these errors. Edges that leave N hold its tasks back, O, more
-than the tasks there would that move themselves; if those moved freely, with δ' = (A'_N − O)⁻¹(b ⊗ wu), the errors would
-be off by aᵀOδ'. So a tells whether N is enough.
+turn, by far less. Forces f that this leaves out (what the common model does in other coordinates) change errors by aᵀf,
+a = A'⁻¹g with g their gradient. Edges that leave N hold its tasks back, O, more than the tasks there would, which move
+themselves; if those moved freely, δ' = (A'_N − O)⁻¹(b ⊗ wu), errors would be off by aᵀOδ'. So a of the errors of the
+two tasks, and z of those of all, tell about how far off N leaves them: Σ|a∘Oδ'| has been twice that and more.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DOUBT, _VARIANCE_DOUBT, _RESIDUAL_DOUBT = 1e-6, 4e-2, 3e-8
 
 @dataclass(frozen=True)
 class Change:
-    """What an edge changes.
+    """What an edge changes; no more than a start where that is not enough.
 
     Parameters
     ----------
@@ -51,9 +51,9 @@ class Change:
     beyond : float
         Σ_i ‖X_i δ_i‖² of all such tasks.
     doubt : float
-        How much is in doubt beside what may be; infinite where more tasks would not help.
-    allowed : float
-        The norm of a residual that hardly counts in the errors of the two tasks.
+        How much is in doubt beside what may be; infinite where more tasks near are no remedy.
+    residual : float
+        The norm of the residual that solves were allowed.
     """
 
     models: np.ndarray
@@ -61,7 +61,7 @@ class Change:
     followed: np.ndarray
     beyond: float
     doubt: float
-    allowed: float
+    residual: float
 
     @property
     def is_enough(self) -> bool:
@@ -95,20 +95,20 @@ class Nearby:
         if size == 0.0:
             return Change(right, nothing, nothing, 0.0, 0.0, 0.0)
         # 1. A rough change tells whether these tasks are enough, and what a residual does to the errors.
-        rough, doubt, goal = None, 0.0, _NEAR_TOL * size
+        rough, doubt, residual = None, 0.0, _NEAR_TOL * size
         if not self.near.is_closed or far.leaves_open:
             rough = self._solver.solve(right, tol=_DOUBT_TOL)
-            doubt, allowed = self._doubt(rough, right, models, far, scored)
-            goal = float(np.clip(allowed, goal, _DOUBT_TOL * size))
+            doubt, allowed = self._doubt(rough, right, overview, far, scored)
+            residual = float(np.clip(allowed, residual, _DOUBT_TOL * size))
             if doubt > 1.0:
-                return Change(rough, nothing, nothing, 0.0, doubt, goal)
+                return Change(rough, nothing, nothing, 0.0, doubt, residual)
         # 2. The change, the common model held and then not.
-        held = self._solver.solve(right, rough, goal / size)
-        pull, followed, is_settled = self._follow(held, models, far, goal)
-        beyond, is_known = far.beyond(pull, followed, self.near.tasks, scored.gram)
-        if not is_settled or not (is_known or abs(beyond) <= _DOUBT * overview.error):
+        held = self._solver.solve(right, rough, residual / size)
+        pull, followed, is_settled = self._follow(held, models, far, residual)
+        beyond, is_all = far.beyond(pull, followed, self.near.tasks, scored.gram)
+        if not is_settled or not (is_all or abs(beyond) <= _DOUBT * overview.error):
             doubt = np.inf
-        return Change(held + followed, pull, followed.mean(axis=0), beyond, doubt, goal)
+        return Change(held + followed, pull, followed.mean(axis=0), beyond, doubt, residual)
 
     def gained(self, change: Change, overview: Overview, far: FarAway, scored: LeastSquares) -> float:
         """By how much the squared errors of all tasks change, 2gᵀδ + Σ_i ‖X_i δ_i‖²."""
@@ -141,26 +141,30 @@ class Nearby:
         return None if added is None else covariance + added
 
     def _doubt(
-        self, held: np.ndarray, right: np.ndarray, models: np.ndarray, far: FarAway, scored: LeastSquares
+        self, held: np.ndarray, right: np.ndarray, overview: Overview, far: FarAway, scored: LeastSquares
     ) -> tuple[float, float]:
-        """How much is in doubt of the squared errors of the two, beside what may be; and the residual allowed."""
-        pair = [self.first, self.second]
+        """How much is in doubt of the squared errors of the two and of all tasks, beside what may be; and the residual
+        that these allow."""
+        pair, models = [self.first, self.second], overview.models[self.near.tasks]
         own, after = scored.of_tasks(np.array(pair)), (models + held)[pair]
-        error = 2.0 * own.value(after)
         gradient = np.zeros_like(held)
         gradient[pair] = 2.0 * own.gradient(after)
         adjoint = self._solver.solve(gradient, tol=_DOUBT_TOL) if gradient.any() else gradient
+        free = held if self.near.is_closed else self._free.solve(right, held, _DOUBT_TOL)
         unknown = far.bounds.doubt(held.sum(axis=0))
         unknown[far.felt] = 0.0
-        common = float(np.abs(adjoint.sum(axis=0)) @ unknown)
-        passed = 0.0
-        if not self.near.is_closed:
-            free = self._free.solve(right, held, _DOUBT_TOL)
-            passed = float(self.near.outside @ (np.abs(adjoint * free) @ self.part.coupling))
-        allowed = _RESIDUAL_DOUBT * error / max(float(np.linalg.norm(adjoint)), np.finfo(float).tiny)
-        if common > _DOUBT * error:
-            return np.inf, allowed
-        return (common + passed) / (_DOUBT * error) if common + passed > 0.0 else 0.0, allowed
+        # Of the two; of all, the adjoint is known.
+        errors = ((2.0 * own.value(after), adjoint), (overview.error, 2.0 * far.errors[self.near.tasks]))
+        doubt, allowed, tiny = 0.0, np.inf, np.finfo(float).tiny
+        for error, each in errors:
+            common = float(np.abs(each.sum(axis=0)) @ unknown)
+            passed = float(self.near.outside @ (np.abs(each * free) @ self.part.coupling))
+            if common > _DOUBT * error:
+                return np.inf, allowed
+            doubt = max(doubt, (common + passed) / max(_DOUBT * error, tiny))
+            if each.any():
+                allowed = min(allowed, _RESIDUAL_DOUBT * error / float(np.linalg.norm(each)))
+        return doubt, allowed
 
     def _follow(
         self, held: np.ndarray, models: np.ndarray, far: FarAway, goal: float
@@ -172,6 +176,7 @@ class Nearby:
         """
         hub, felt, tasks = self.part.hub[far.felt], far.felt, self.near.tasks
         pull, change, step = np.zeros(held.shape[1]), held, far.bounds.middle @ held.sum(axis=0)
+        # In the other coordinates the first step is all.
         for _ in range(_ROUNDS):
             force = self._force(models + change)
             step[felt] = hub * far.slopes(self._pair, force, far.follow(pull), change, tasks)[1:] - pull[felt]

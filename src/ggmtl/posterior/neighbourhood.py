@@ -140,14 +140,18 @@ class Links:
         return Near.of(self.edges, self.values, self.n_tasks, order[:size])
 
 
-def pays(system: TaskSystem) -> tuple[bool, bool]:
-    """Whether a look at the tasks near a pair saves time beside one at all; and also where errors are asked for."""
+def pays(system: TaskSystem, least: int = 0) -> bool:
+    """Whether a look at the tasks near a pair saves time beside one at all tasks of at least so many coefficients."""
     n, p = system.shape
-    if n * p >= _PAYS_FROM:
-        return True, True
+    if n * p >= _PAYS_FROM or n * p < least:
+        return n * p >= _PAYS_FROM
     _, part = connected_components(system.laplacian, directed=False)
-    in_parts = bool(np.bincount(part).max() <= _SMALL_PART * n)
-    return in_parts, in_parts and n * p >= _PAYS_IN_PARTS
+    return bool(np.bincount(part).max() <= _SMALL_PART * n)
+
+
+def pays_for_errors(system: TaskSystem) -> bool:
+    """Whether it does also where the errors of all tasks are asked for."""
+    return pays(system, _PAYS_IN_PARTS)
 
 
 def near_size(p: int, tied: int) -> int:

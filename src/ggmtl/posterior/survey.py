@@ -20,9 +20,9 @@ import numpy as np
 from ggmtl import kernels
 from ggmtl.bilevel import GraphFit, Settings, present_problem
 from ggmtl.inner import solve_inner
-from ggmtl.posterior.common_model import CommonModel
+from ggmtl.posterior.common_model import CommonModel, pooled_blocks
 from ggmtl.posterior.few_solves import MODEL_TOL, ROBUST_TOL, FewSolves
-from ggmtl.posterior.neighbourhood import pays
+from ggmtl.posterior.neighbourhood import pays, pays_for_errors
 from ggmtl.statistics import FoldedLoss, LeastSquares
 from ggmtl.system import TaskSystem
 
@@ -77,7 +77,7 @@ class FarAway:
         if bounds is None:
             return None
         n, p = system.shape
-        pooled = system.gram.sum(axis=0) + np.diag(np.broadcast_to(system.ridge, system.shape).sum(axis=0))
+        pooled = pooled_blocks(system)
         open_ = n * np.diag(bounds.high - bounds.low) / np.diag(pooled)
         felt = np.argsort(-open_)[: max(_ALWAYS_FELT, _FELT_NUMBERS // (n * p))]
         felt = np.sort(felt[open_[felt] > _FELT])
@@ -116,10 +116,10 @@ class FarAway:
         return force @ across + np.tensordot(more, left, axes=([0, 1], [0, 1])) + self.left @ c
 
     def beyond(self, pull: np.ndarray, followed: np.ndarray, tasks: np.ndarray, gram: np.ndarray) -> tuple[float, bool]:
-        """Σ_i ‖X_i δ_i‖² of all tasks but some, which follow a common model that pulls so; and whether that is certain.
+        """Σ_i ‖X_i δ_i‖² of all tasks but some, which follow a common model that pulls so, to a hundredth or so.
 
-        It is where all coordinates are felt in which the common model pulls. Else the others are taken to follow as
-        those tasks do, on average.
+        And whether that is all of it, as where all coordinates are felt in which the common model pulls. Else the
+        others are taken to follow as those tasks do, on average.
         """
         if np.isin(np.flatnonzero(pull), self.felt).all():
             c = self.follow(pull)
@@ -161,8 +161,9 @@ def survey_of(fit: GraphFit, folded: FoldedLoss, settings: Settings) -> Survey:
     """Look over all tasks, the graph and strengths as they were learned."""
     folds = {k: _overview(fit, folded.training(k), folded.parts[k], settings)[0] for k in folded.scored}
     total, system = _overview(fit, folded.total, None if folds else folded.total, settings)
-    if system is None or not pays(system)[0]:
+    if system is None or not pays(system):
         return Survey(total, folds, None)
+    # Every fold has fewer rows.
     known = [fold.far.bounds for fold in folds.values() if fold.far is not None]
     return Survey(total, folds, CommonModel.of(system, known[0] if known else None))
 
@@ -188,7 +189,7 @@ def _overview(
     gradient = scored.gradient(models)
     errors = ((gradient - scored.moment) * models).sum(axis=1) + scored.target_square
     far = None
-    if solver is not None and pays(solver.system)[1]:
+    if solver is not None and pays_for_errors(solver.system):
         far = FarAway.of(solver, gradient, scored.gram)
     return Overview(models, float(np.maximum(errors, 0.0).sum()), float(scored.count.sum()), far), system
 
