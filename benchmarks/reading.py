@@ -31,6 +31,7 @@ from ggmtl.inner import solve_inner
 from ggmtl.inspection import EdgeExplanation, edge_stability, explain_edge, transfer_report
 from ggmtl.report import write_report
 from ggmtl.tasks import TaskData
+from scale import rows_of, smooth_models
 
 RESULTS = Path(__file__).parent / "results" / "reading.md"
 RESAMPLES = 50
@@ -259,6 +260,9 @@ def main(resamples: int = RESAMPLES) -> None:
     add("explain_edge, fewer rows than features", price, *explanations(*couples))
     surface = smooth_tasks(side=60, features=20, rows=30)
     add("explain_edge, many tasks on a surface", price, *explanations(*fit(surface)))
+    random = np.random.default_rng(0)
+    tied = TaskData(*rows_of(smooth_models(4000, 20, random), 30, random))
+    add("explain_edge, many tasks tied tightly", price, *explanations(*fit(tied)))
     add("explain_edge, more tasks", price, *explanations(*fit(make_clusters(20, n_tasks=6000, **wide))))
     add("explain_edge, very many tasks", price, *explanations(*fit(make_clusters(100, n_tasks=30_000, **wide))))
     try:
