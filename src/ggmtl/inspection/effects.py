@@ -77,9 +77,9 @@ class Part:
             return None
         return FewSolves(self.problem.system(self.values))
 
-    def squares(self, i: int, j: int, start: np.ndarray | None = None, allowed: float = 0.0) -> Squares:
-        """With and without the edge (i, j); its change may be known roughly, and which residual is allowed."""
-        models = (self.overview.models, self._without(i, j, start, allowed))
+    def squares(self, i: int, j: int, start: np.ndarray | None = None) -> Squares:
+        """With and without the edge (i, j); its change may be known roughly."""
+        models = (self.overview.models, self._without(i, j, start))
         both = np.array([2.0 * self.scored.task_values(each) for each in models])
         rows = float(self.scored.count[[i, j]].sum())
         return Squares(both[:, [i, j]].sum(axis=1), rows, both.sum(axis=1), self.overview.rows)
@@ -92,13 +92,13 @@ class Part:
             return WithoutEdge(before, before, np.zeros((width, width)))
         return without_edge(self.problem, self.values, i, j, before, self.solver)
 
-    def _without(self, i: int, j: int, start: np.ndarray | None, allowed: float) -> np.ndarray:
+    def _without(self, i: int, j: int, start: np.ndarray | None) -> np.ndarray:
         before, problem = self.overview.models, self.problem
         if problem is None or not (edge := edge_between(problem.edges, i, j)).any():
             return before
         if self.solver is None:
             return solve_inner(problem, np.where(edge, 0.0, self.values), before, tol=ROBUST_TOL).coefficients
-        return before + change_without_edge(problem, self.values, before, i, j, self.solver, start, allowed)
+        return before + change_without_edge(problem, self.values, before, i, j, self.solver, start)
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ class Effects:
             return part.squares(question.i, question.j)
         start = np.tile(change.followed, (len(part.overview.models), 1))
         start[question.near.tasks] = change.models
-        return part.squares(question.i, question.j, start, change.residual)
+        return part.squares(question.i, question.j, start)
 
     def _wider(self, question: Question, doubt: float) -> int:
         """How many tasks to look at next; none where it is as well to look at all."""

@@ -24,16 +24,13 @@ from ggmtl.posterior.survey import FarAway, Overview
 from ggmtl.statistics import LeastSquares
 from ggmtl.system import TaskSystem
 
-# Relative residual of solves in the tasks near, where nothing tells what it means for the errors; and where they only
-# say which way coefficients move.
-_NEAR_TOL, _ROUGH_TOL = 1e-9, 1e-4
-# And of what only tells how much is in doubt.
-_DOUBT_TOL = 1e-3
+# Relative residual of solves in the tasks near; where they only say which way coefficients move; and where they only
+# tell how much is in doubt.
+_NEAR_TOL, _ROUGH_TOL, _DOUBT_TOL = 1e-9, 1e-4, 1e-4
 # How often the common model may follow the two tasks, and they it.
 _ROUNDS = 8
-# The share of the squared errors of the two tasks or of all, and of a variance, that may be in doubt; and what
-# residuals of solves may do to the former.
-_DOUBT, _VARIANCE_DOUBT, _RESIDUAL_DOUBT = 1e-6, 4e-2, 3e-8
+# The share of the squared errors of the two tasks or of all, and of a variance, that may be in doubt.
+_DOUBT, _VARIANCE_DOUBT = 1e-6, 4e-2
 
 
 @dataclass(frozen=True)
@@ -52,8 +49,6 @@ class Change:
         Σ_i ‖X_i δ_i‖² of all such tasks.
     doubt : float
         How much is in doubt beside what may be; infinite where more tasks near are no remedy.
-    residual : float
-        The norm of the residual that solves were allowed.
     """
 
     models: np.ndarray
@@ -61,7 +56,6 @@ class Change:
     followed: np.ndarray
     beyond: float
     doubt: float
-    residual: float
 
     @property
     def is_enough(self) -> bool:
@@ -93,22 +87,21 @@ class Nearby:
         right = pull_of_edge(models, self.first, self.second, self._weight)
         size, nothing = float(np.linalg.norm(right)), np.zeros(right.shape[1])
         if size == 0.0:
-            return Change(right, nothing, nothing, 0.0, 0.0, 0.0)
-        # 1. A rough change tells whether these tasks are enough, and what a residual does to the errors.
-        rough, doubt, residual = None, 0.0, _NEAR_TOL * size
+            return Change(right, nothing, nothing, 0.0, 0.0)
+        # 1. A rough change tells whether these tasks are enough.
+        rough, doubt = None, 0.0
         if not self.near.is_closed or far.leaves_open:
             rough = self._solver.solve(right, tol=_DOUBT_TOL)
-            doubt, allowed = self._doubt(rough, right, overview, far, scored)
-            residual = float(np.clip(allowed, residual, _DOUBT_TOL * size))
+            doubt = self._doubt(rough, right, overview, far, scored)
             if doubt > 1.0:
-                return Change(rough, nothing, nothing, 0.0, doubt, residual)
+                return Change(rough, nothing, nothing, 0.0, doubt)
         # 2. The change, the common model held and then not.
-        held = self._solver.solve(right, rough, residual / size)
-        pull, followed, is_settled = self._follow(held, models, far, residual)
+        held = self._solver.solve(right, rough, _NEAR_TOL)
+        pull, followed, is_settled = self._follow(held, models, far, _NEAR_TOL * size)
         beyond, is_all = far.beyond(pull, followed, self.near.tasks, scored.gram)
         if not is_settled or not (is_all or abs(beyond) <= _DOUBT * overview.error):
             doubt = np.inf
-        return Change(held + followed, pull, followed.mean(axis=0), beyond, doubt, residual)
+        return Change(held + followed, pull, followed.mean(axis=0), beyond, doubt)
 
     def gained(self, change: Change, overview: Overview, far: FarAway, scored: LeastSquares) -> float:
         """By how much the squared errors of all tasks change, 2gᵀδ + Σ_i ‖X_i δ_i‖²."""
@@ -142,9 +135,8 @@ class Nearby:
 
     def _doubt(
         self, held: np.ndarray, right: np.ndarray, overview: Overview, far: FarAway, scored: LeastSquares
-    ) -> tuple[float, float]:
-        """How much is in doubt of the squared errors of the two and of all tasks, beside what may be; and the residual
-        that these allow."""
+    ) -> float:
+        """How much is in doubt of the squared errors of the two and of all tasks, beside what may be."""
         pair, models = [self.first, self.second], overview.models[self.near.tasks]
         own, after = scored.of_tasks(np.array(pair)), (models + held)[pair]
         gradient = np.zeros_like(held)
@@ -155,16 +147,14 @@ class Nearby:
         unknown[far.felt] = 0.0
         # Of the two; of all, the adjoint is known.
         errors = ((2.0 * own.value(after), adjoint), (overview.error, 2.0 * far.errors[self.near.tasks]))
-        doubt, allowed, tiny = 0.0, np.inf, np.finfo(float).tiny
+        doubt = 0.0
         for error, each in errors:
             common = float(np.abs(each.sum(axis=0)) @ unknown)
             passed = float(self.near.outside @ (np.abs(each * free) @ self.part.coupling))
             if common > _DOUBT * error:
-                return np.inf, allowed
-            doubt = max(doubt, (common + passed) / max(_DOUBT * error, tiny))
-            if each.any():
-                allowed = min(allowed, _RESIDUAL_DOUBT * error / float(np.linalg.norm(each)))
-        return doubt, allowed
+                return np.inf
+            doubt = max(doubt, (common + passed) / max(_DOUBT * error, np.finfo(float).tiny))
+        return doubt
 
     def _follow(
         self, held: np.ndarray, models: np.ndarray, far: FarAway, goal: float

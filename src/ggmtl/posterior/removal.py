@@ -55,12 +55,10 @@ def change_without_edge(
     j: int,
     solver: FewSolves | None = None,
     start: np.ndarray | None = None,
-    allowed: float = 0.0,
 ) -> np.ndarray:
     """V' − V of the squared penalty, shape (n, p).
 
-    Given are the models V and, where there are any, the solver of A, a change to start from, and the norm of a residual
-    that is allowed.
+    Given are the models V and, where there are any, the solver of A and a change to start from.
     """
     edge = edge_between(problem.edges, i, j)
     right = pull_of_edge(before, i, j, values[edge].sum() * problem.coupling)
@@ -68,7 +66,7 @@ def change_without_edge(
     left = FewSolves(system) if solver is None else solver.without_edge(system, i, j)
     size = max(float(np.linalg.norm(right)), np.finfo(float).tiny)
     known = MODEL_TOL * float(np.linalg.norm(problem.loss.moment))
-    return left.solve(right, start, max(CHANGE_TOL, allowed / size, min(known / size, _SMALL_CHANGE_TOL)))
+    return left.solve(right, start, max(CHANGE_TOL, min(known / size, _SMALL_CHANGE_TOL)))
 
 
 def pull_of_edge(models: np.ndarray, i: int, j: int, weight: np.ndarray) -> np.ndarray:
