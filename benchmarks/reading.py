@@ -175,7 +175,7 @@ def clusters(seed: int) -> TaskData:
 
 
 def smooth_tasks(side: int = 20, features: int = 8, rows: int = 10) -> TaskData:
-    """Tasks on a grid; coefficients are waves across it."""
+    """Tasks on a grid; coefficients are waves across it. The fit ties these loosely, and those of scale.py tightly."""
     random, place = np.random.default_rng(0), np.arange(side**2)
     places = np.column_stack([place // side, place % side]) / side
     waves = [np.sin(places @ random.normal(size=2) * 6 + random.uniform(0, 6)) for _ in range(features)]

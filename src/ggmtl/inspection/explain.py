@@ -143,9 +143,9 @@ def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
     """Explain the edge between two tasks, or why there is none.
 
     A fit leaves behind what explanations need to know of all tasks. Only of many tasks (more than some 2,000 with ten
-    features, 600 with twenty), and of a model that was loaded, the first question looks at all of them, once, for about
-    a tenth of the time of a fit. Each question is then answered from the tasks near the two, where those tell it, and
-    from all tasks else.
+    features, 600 with twenty), and of a model that was loaded, the first question looks at all of them, once, for a
+    tenth to a third of the time of a fit. Each question is then answered from the tasks near the two, where those tell
+    it, and from all tasks else: as where thousands are tied tightly.
 
     Parameters
     ----------
