@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from ggmtl.posterior.few_solves import FewSolves
 from ggmtl.posterior.nearby import Nearby
 from ggmtl.posterior.neighbourhood import Links
 from ggmtl.posterior.noise import _estimated, noise_taken
+from ggmtl.posterior.parts import Factors
 from ggmtl.posterior.removal import difference_covariance
 from ggmtl.posterior.survey import FarAway, Overview
 from ggmtl.statistics import LeastSquares
@@ -60,7 +63,7 @@ def overview_of(problem, values, scored):
     """As the fit leaves it, to full accuracy."""
     models = solve_inner(problem, values, tol=1e-13).coefficients
     far = FarAway.of(FewSolves(problem.system(values)), scored.gradient(models), scored.gram)
-    return Overview(models, 2 * scored.value(models), float(scored.count.sum()), far)
+    return Overview(models, 2 * scored.value(models), float(scored.count.sum()), None, far)
 
 
 def change_of(nearby, overview, scored):
@@ -96,7 +99,54 @@ def test_column_by_column_is_the_same_covariance(monkeypatch):
     np.testing.assert_allclose(found, dense_covariance(system, 0, 1), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("hub", [0.0, np.array([0.0, 0.0, 0.0, 0.3, 80.0]), np.array([1e-6, 0.0, 5.0, 1e-6, 1e5])])
+HUBS = [0.0, np.array([0.0, 0.0, 0.0, 0.3, 80.0]), np.array([1e-6, 0.0, 5.0, 1e-6, 1e5])]
+
+
+@pytest.mark.parametrize("hub", [*HUBS, 0.5])
+@pytest.mark.parametrize("pair", [(13, 15), (13, 14), (13, 17), (3, 70)], ids=["chord", "ring", "no link", "no path"])
+def test_factors_of_the_parts_tell_what_an_edge_does(hub, pair):
+    """Linked or not, in one part of the graph or in two, against dense algebra and a refit."""
+    problem, values = make_problem(hub=hub)
+    system, right = problem.system(values), problem.loss.moment
+    factors = Factors.of(system)
+    models = factors.improved(right, np.zeros_like(right), 1e-13)
+    np.testing.assert_allclose(system.apply(models), right, atol=1e-12 * np.abs(right).max())
+    edge = (problem.edges == pair).all(axis=1)
+    weight, left = values[edge].sum() * problem.coupling, np.where(edge, 0.0, values)
+    change, covariance = factors.without_edge(models, *pair, weight, 1e-10)
+    after = np.linalg.solve(problem.system(left).dense(), right.ravel()).reshape(right.shape)
+    np.testing.assert_allclose(change, after - models, atol=1e-11)
+    assert change.any() == edge.any()
+    np.testing.assert_allclose(covariance, dense_covariance(problem.system(left), *pair), rtol=1e-9, atol=1e-12)
+
+
+def test_an_edge_that_carries_a_task_without_rows_is_left_to_others():
+    """Without it nothing tells that task's model: I − Sw is singular."""
+    problem, _ = make_problem(groups=1, members=5, hub=0.0)
+    for part in (problem.loss.gram, problem.loss.moment, problem.loss.target_square, problem.loss.count):
+        part[4] = 0.0
+    chain = np.array([[0, 1], [1, 2], [2, 3], [3, 4]])
+    problem = InnerProblem(problem.loss, chain, problem.coupling, problem.hub, np.zeros(5))
+    factors = Factors.of(problem.system(np.ones(4)))
+    models = factors.improved(problem.loss.moment, np.zeros((5, 5)), 1e-13)
+    assert factors.without_edge(models, 3, 4, problem.coupling, 1e-10) is None
+    assert factors.without_edge(models, 0, 1, problem.coupling, 1e-10) is not None
+    assert Factors.of(replace(problem, edges=chain[:3]).system(np.ones(3))) is None
+
+
+def test_no_factors_of_large_parts_of_very_many_or_of_none(monkeypatch):
+    problem, values = make_problem()
+    assert Factors.of(problem.system(values)) is not None
+    assert Factors.of(problem.system(values)).system.shape == (72, 5)
+    bare = InnerProblem(problem.loss, problem.edges[:0], problem.coupling, problem.hub, problem.ridge)
+    assert Factors.of(bare.system(np.zeros(0))) is None
+    monkeypatch.setattr("ggmtl.posterior.parts._OPERATIONS", 6 * 60.0**3)
+    assert Factors.of(problem.system(values)) is None
+    monkeypatch.setattr("ggmtl.posterior.parts._PER_PART", 0.0)
+    assert Factors.of(problem.system(values)) is not None
+
+
+@pytest.mark.parametrize("hub", HUBS)
 @pytest.mark.parametrize("drawn", [0, 1])
 def test_one_part_of_the_graph_tells_the_change_and_the_errors_of_all(hub, drawn):
     """Against a refit of all tasks without the edge, scored on other rows."""
@@ -352,17 +402,19 @@ def clusters(request):
     return GGMTLRegressor(noise=request.param).fit(data.X, data.y, tasks=data.tasks)
 
 
-@pytest.mark.parametrize("size", [0, 3, 500])
+@pytest.mark.parametrize("size", [None, 0, 3, 500])
 def test_errors_of_an_explanation_are_those_of_refits_to_a_millionth(clusters, size, monkeypatch):
-    """From all tasks (0), from three that must be joined by more, and from all that are tied to the two."""
+    """In closed form (None), from all tasks (0), from three that more must join, from all that are tied to the two."""
+    if size is not None:
+        monkeypatch.setattr("ggmtl.posterior.parts._OPERATIONS", 0)
     monkeypatch.setattr("ggmtl.posterior.neighbourhood._PAYS_FROM", 0 if size else 10**9)
-    monkeypatch.setattr("ggmtl.posterior.neighbourhood._SMALL_PART", 0.0)
     monkeypatch.setattr("ggmtl.inspection.effects.near_size", lambda p, tied: size)
     i, j = clusters.graph_.edges[3]
     model = deepcopy(clusters)
     model._survey = None
     found = explain_edge(model, model.tasks_[i], model.tasks_[j])
     assert size or effects_of(model)._parts
+    assert all((part.overview.factors is None) == (size is not None) for part in effects_of(model)._parts.values())
     np.testing.assert_allclose(seen(found), refits(clusters, i, j), rtol=1e-7)
 
 
@@ -384,19 +436,26 @@ def few_rows(seed, n, size, d, rows, noise):
     [(600, 2, 10, 6, 0.3), (600, 2, 10, 6, 0.01), (700, 10, 8, 25, (0.2, 0.5, 1.5)), (1700, 2, 2, 3, 0.1)],
     ids=["few rows", "little noise", "all numbers of rows", "two features"],
 )
-def test_explanations_are_exact_where_rows_are_few_and_tasks_many(drawn):
-    """As shipped, where the rows of a task leave directions open, in which other tasks and the hub count for much."""
+def test_explanations_are_exact_where_rows_are_few_and_tasks_many(drawn, monkeypatch):
+    """Where the rows of a task leave directions open, in which other tasks and the hub count for much."""
     X, y, tasks, pairs = few_rows(1, *drawn)
     model = GGMTLRegressor(candidates=pairs).fit(X, y, tasks=tasks)
     assert model._coefficients.size >= 5000
-    edges = model.graph_.edges
+    # As if parts were too many or too large for factors.
+    monkeypatch.setattr("ggmtl.posterior.parts._OPERATIONS", 0)
+    by_tasks_near, edges = deepcopy(model), model.graph_.edges
+    by_tasks_near._survey = None
     for i, j in edges[np.linspace(0, len(edges) - 1, 3).astype(int)]:
-        found = explain_edge(model, model.tasks_[i], model.tasks_[j])
-        np.testing.assert_allclose(seen(found), refits(model, i, j), rtol=1e-6)
+        expected = refits(model, i, j)
+        for each, rtol in ((model, 1e-8), (by_tasks_near, 1e-6)):
+            np.testing.assert_allclose(seen(explain_edge(each, i, j)), expected, rtol=rtol)
+    assert model._survey.total.factors is not None
+    assert by_tasks_near._survey.total.factors is None
 
 
-def test_explanations_are_exact_where_weights_and_numbers_of_rows_differ_widely():
+def test_explanations_are_exact_where_weights_and_numbers_of_rows_differ_widely(monkeypatch):
     """Tasks of one row, whose models only others tell: a rough look at them says too little of what is in doubt."""
+    monkeypatch.setattr("ggmtl.posterior.parts._OPERATIONS", 0)
     X, y, tasks, pairs = few_rows(1, 700, 10, 8, 25, (0.2, 0.5, 1.5))
     weight = np.random.default_rng(2).uniform(0.01, 5.0, len(y))
     model = GGMTLRegressor(candidates=pairs).fit(X, y, tasks=tasks, sample_weight=weight)
@@ -405,8 +464,9 @@ def test_explanations_are_exact_where_weights_and_numbers_of_rows_differ_widely(
         np.testing.assert_allclose(seen(explain_edge(model, i, j)), refits(model, i, j), rtol=1e-6)
 
 
-def test_tasks_near_an_edge_are_enough_where_rows_are():
-    """As shipped: exact without a solve of all tasks."""
+def test_tasks_near_an_edge_are_enough_where_rows_are(monkeypatch):
+    """Exact without a solve of all tasks."""
+    monkeypatch.setattr("ggmtl.posterior.parts._OPERATIONS", 0)
     X, y, tasks, pairs = few_rows(1, 600, 6, 8, 30, 0.3)
     model = GGMTLRegressor(candidates=pairs).fit(X, y, tasks=tasks)
     for i, j in model.graph_.edges[:40:20]:
@@ -456,6 +516,9 @@ def test_the_fit_leaves_what_explanations_ask_for_and_new_rows_undo_it(tmp_path)
     found = explain_edge(load_model(tmp_path / "model.ggmtl"), 0, 2)
     assert found.error_without == pytest.approx(expected.error_without, rel=1e-9)
     assert found.features[0].standard_error == pytest.approx(expected.features[0].standard_error, rel=1e-9)
+    copied = pickle.loads(pickle.dumps(model))
+    assert copied._survey is None
+    assert explain_edge(copied, 0, 2) == expected
     model.partial_fit(data.X[:9], data.y[:9], tasks=data.tasks[:9])
     assert model._survey is not kept
     refitted = GGMTLRegressor(candidates=np.empty((0, 2))).fit(data.X, data.y, tasks=data.tasks)

@@ -18,7 +18,13 @@ from ggmtl.inner import InnerProblem, solve_inner
 from ggmtl.posterior.few_solves import ROBUST_TOL, FewSolves
 from ggmtl.posterior.nearby import Change, Nearby
 from ggmtl.posterior.neighbourhood import Links, Near, few_size, near_size
-from ggmtl.posterior.removal import WithoutEdge, change_without_edge, edge_between, without_edge
+from ggmtl.posterior.removal import (
+    WithoutEdge,
+    change_without_edge,
+    edge_between,
+    residual_of_change,
+    without_edge,
+)
 from ggmtl.posterior.survey import Overview
 from ggmtl.regressor import GGMTLRegressor
 from ggmtl.shell import logger, verbose_logging
@@ -90,6 +96,8 @@ class Part:
         if self.problem is None:
             width = before.shape[1]
             return WithoutEdge(before, before, np.zeros((width, width)))
+        if (found := self._by_parts(self.problem, i, j)) is not None:
+            return WithoutEdge(before, before + found[0], found[1])
         return without_edge(self.problem, self.values, i, j, before, self.solver)
 
     def _without(self, i: int, j: int, start: np.ndarray | None) -> np.ndarray:
@@ -98,7 +106,18 @@ class Part:
             return before
         if self.solver is None:
             return solve_inner(problem, np.where(edge, 0.0, self.values), before, tol=ROBUST_TOL).coefficients
+        if (found := self._by_parts(problem, i, j)) is not None:
+            return before + found[0]
         return before + change_without_edge(problem, self.values, before, i, j, self.solver, start)
+
+    def _by_parts(self, problem: InnerProblem, i: int, j: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """V' − V and S' in closed form, where the parts of the graph are small."""
+        factors, models = self.overview.factors, self.overview.models
+        if factors is None:
+            return None
+        weight = self.values[edge_between(problem.edges, i, j)].sum() * problem.coupling
+        size = np.sqrt(2.0) * float(np.linalg.norm(weight * (models[i] - models[j])))
+        return factors.without_edge(models, i, j, weight, residual_of_change(size, problem.loss.moment))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components, dijkstra
+from scipy.sparse.csgraph import dijkstra
 
 from ggmtl import kernels
 from ggmtl.system import TaskSystem
@@ -24,12 +24,11 @@ from ggmtl.system import TaskSystem
 # Numbers in the matrices of the tasks near a pair, and their number at least and at most: of all that are tied to the
 # two, and of the nearest where those are more.
 _TIED_NUMBERS, _MOST_TIED = 300_000, 700
-_NUMBERS, _FEWEST, _MOST = 60_000, 100, 200
+_NUMBERS, _FEWEST, _MOST = 80_000, 100, 200
 # The same of the few that are asked for S' first, which takes a solve for every coefficient.
 _FEW_NUMBERS, _FEWEST_FEW, _MOST_FEW = 60_000, 16, 64
-# From so many coefficients in all, the tasks near a pair are worth looking for, and in any graph that falls into parts
-# of at most so small a share of all tasks; from so many then also for the errors of all tasks.
-_PAYS_FROM, _SMALL_PART, _PAYS_IN_PARTS = 5000, 0.35, 2000
+# From so many coefficients in all, the tasks near a pair are worth looking for.
+_PAYS_FROM = 5000
 
 
 @dataclass(frozen=True)
@@ -140,18 +139,9 @@ class Links:
         return Near.of(self.edges, self.values, self.n_tasks, order[:size])
 
 
-def pays(system: TaskSystem, least: int = 0) -> bool:
-    """Whether a look at the tasks near a pair saves time beside one at all tasks of at least so many coefficients."""
-    n, p = system.shape
-    if n * p >= _PAYS_FROM or n * p < least:
-        return n * p >= _PAYS_FROM
-    _, part = connected_components(system.laplacian, directed=False)
-    return bool(np.bincount(part).max() <= _SMALL_PART * n)
-
-
-def pays_for_errors(system: TaskSystem) -> bool:
-    """Whether it does also where the errors of all tasks are asked for."""
-    return pays(system, _PAYS_IN_PARTS)
+def pays(n: int, p: int) -> bool:
+    """Whether a look at the tasks near a pair saves time beside one at all n tasks of p coefficients."""
+    return n * p >= _PAYS_FROM
 
 
 def near_size(p: int, tied: int) -> int:
@@ -164,9 +154,3 @@ def near_size(p: int, tied: int) -> int:
 def few_size(p: int) -> int:
     """How many tasks of p coefficients to ask for S' first."""
     return int(np.clip(_FEW_NUMBERS // p**2, _FEWEST_FEW, _MOST_FEW))
-
-
-def within(system: TaskSystem, part: np.ndarray) -> TaskSystem:
-    """A of the tasks of one part of the graph, their common model held at zero."""
-    near = Near.of(system.edges, system.edge_weights, system.shape[0], part)
-    return near.held(near.part(system))

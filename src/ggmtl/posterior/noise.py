@@ -18,15 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg.lapack import dpotrf, dpotri
+from scipy.linalg.lapack import dpotri
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from ggmtl import kernels
-from ggmtl.errors import SingularSystemError
 from ggmtl.inner import InnerProblem
 from ggmtl.posterior.few_solves import FewSolves
-from ggmtl.posterior.neighbourhood import within
+from ggmtl.posterior.parts import factor_of, parts_of, systems_of
 from ggmtl.statistics import LeastSquares
 from ggmtl.system import TaskSystem
 
@@ -124,13 +123,13 @@ def _flat_directions(problem: InnerProblem) -> int:
 
 def noise_taken(system: TaskSystem, gram: np.ndarray) -> float:
     """tr(A⁻¹G) for the block-diagonal G of all rows; exact where every part of the graph is small enough."""
-    parts = _parts(system)
+    parts = parts_of(system)
     n, p = system.shape
     if n * p > EXACT_SIZE or max(map(len, parts)) * p > _PART_SIZE:
         return _estimated(system, gram)
     inside, answer = 0.0, np.zeros_like(system.gram)
-    for part in parts:
-        inverse = _inverse_of(system, part)
+    for part, own in zip(parts, systems_of(system, parts)):
+        inverse = _inverse_of(own)
         inside += float(np.einsum("ipiq,ipq->", inverse, gram[part]))
         answer[part] = inverse.sum(axis=2)
     if not system.hub.any():
@@ -140,26 +139,12 @@ def noise_taken(system: TaskSystem, gram: np.ndarray) -> float:
     return inside + float(np.trace(np.linalg.solve(said.T, taken * system.hub)))
 
 
-def _parts(system: TaskSystem) -> list[np.ndarray]:
-    """Positions of the tasks of every part of the graph."""
-    number, label = connected_components(system.laplacian, directed=False)
-    order = np.argsort(label, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(label, minlength=number))[:-1])
-
-
-def _inverse_of(system: TaskSystem, part: np.ndarray) -> np.ndarray:
-    """B⁻¹ of the tasks of one part, shape (k, p, k, p)."""
-    own = within(system, part)
-    size = own.gram[..., 0].size
-    factor, failed = dpotrf(own.dense(), lower=1, overwrite_a=1)
-    if failed:
-        raise SingularSystemError(
-            "The system of the models is singular to working accuracy. Use a larger ridge or weaker coupling."
-        )
-    half = np.tril(dpotri(factor, lower=1, overwrite_c=1)[0])
+def _inverse_of(system: TaskSystem) -> np.ndarray:
+    """The inverse of a small system, shape (k, p, k, p)."""
+    half = np.tril(dpotri(factor_of(system), lower=1, overwrite_c=1)[0])
     inverse = half + half.T
-    inverse.flat[:: size + 1] *= 0.5
-    return inverse.reshape(*own.shape, *own.shape)
+    inverse.flat[:: len(half) + 1] *= 0.5
+    return inverse.reshape(*system.shape, *system.shape)
 
 
 def _estimated(system: TaskSystem, gram: np.ndarray) -> float:

@@ -65,8 +65,13 @@ def change_without_edge(
     system = problem.system(np.where(edge, 0.0, values))
     left = FewSolves(system) if solver is None else solver.without_edge(system, i, j)
     size = max(float(np.linalg.norm(right)), np.finfo(float).tiny)
-    known = MODEL_TOL * float(np.linalg.norm(problem.loss.moment))
-    return left.solve(right, start, max(CHANGE_TOL, min(known / size, _SMALL_CHANGE_TOL)))
+    return left.solve(right, start, residual_of_change(size, problem.loss.moment) / size)
+
+
+def residual_of_change(size: float, moment: np.ndarray) -> float:
+    """The residual that a change with a right-hand side of this size may have."""
+    known = MODEL_TOL * float(np.linalg.norm(moment))
+    return max(CHANGE_TOL * size, min(known, _SMALL_CHANGE_TOL * size))
 
 
 def pull_of_edge(models: np.ndarray, i: int, j: int, weight: np.ndarray) -> np.ndarray:

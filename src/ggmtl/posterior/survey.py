@@ -22,7 +22,8 @@ from ggmtl.bilevel import GraphFit, Settings, present_problem
 from ggmtl.inner import solve_inner
 from ggmtl.posterior.common_model import CommonModel, pooled_blocks
 from ggmtl.posterior.few_solves import MODEL_TOL, ROBUST_TOL, FewSolves
-from ggmtl.posterior.neighbourhood import pays, pays_for_errors
+from ggmtl.posterior.neighbourhood import pays
+from ggmtl.posterior.parts import Factors
 from ggmtl.statistics import FoldedLoss, LeastSquares
 from ggmtl.system import TaskSystem
 
@@ -138,14 +139,17 @@ class Overview:
     models : array of shape (n, p)
     error, rows : float
         Sum of squared errors over all tasks, and how many rows (weights) that is.
+    factors : Factors, optional
+        Of the system of the models, where the parts of the graph are small.
     far : FarAway, optional
-        None where all tasks are looked at for every edge.
+        Of many tasks in larger parts. All tasks are looked at for every edge where there is neither.
     """
 
     models: np.ndarray
     error: float
     rows: float
-    far: FarAway | None
+    factors: Factors | None = None
+    far: FarAway | None = None
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,7 @@ def survey_of(fit: GraphFit, folded: FoldedLoss, settings: Settings) -> Survey:
     """Look over all tasks, the graph and strengths as they were learned."""
     folds = {k: _overview(fit, folded.training(k), folded.parts[k], settings)[0] for k in folded.scored}
     total, system = _overview(fit, folded.total, None if folds else folded.total, settings)
-    if system is None or not pays(system):
+    if system is None or total.factors is not None or not pays(*system.shape):
         return Survey(total, folds, None)
     # Every fold has fewer rows.
     known = [fold.far.bounds for fold in folds.values() if fold.far is not None]
@@ -173,25 +177,27 @@ def _overview(
 ) -> tuple[Overview, TaskSystem | None]:
     """Of these rows, scored on others or not at all; with the system of their models for the squared penalty."""
     tol = _ALL_ROWS_TOL if scored is None else MODEL_TOL
-    solver = None
+    solver = factors = None
     if not np.isfinite(fit.hub).all():
         models = _one_model(fit.weighed(training), settings)
     else:
         problem, values = present_problem(fit, training, settings)
         if problem.penalty == "squared_l2":
-            solver = FewSolves(problem.system(values))
-            models = solver.solved(problem.loss.moment, fit.coefficients, tol)
+            solver, right = FewSolves(problem.system(values)), problem.loss.moment
+            factors = Factors.of(solver.system)
+            start = fit.coefficients if factors is None else factors.improved(right, fit.coefficients, tol)
+            models = solver.solved(right, start, tol)
         else:
             models = solve_inner(problem, values, fit.coefficients, tol=max(tol, ROBUST_TOL)).coefficients
     system = None if solver is None else solver.system
     if scored is None:
-        return Overview(models, 0.0, 0.0, None), system
+        return Overview(models, 0.0, 0.0, factors), system
     gradient = scored.gradient(models)
     errors = ((gradient - scored.moment) * models).sum(axis=1) + scored.target_square
     far = None
-    if solver is not None and pays_for_errors(solver.system):
+    if solver is not None and factors is None and pays(*models.shape):
         far = FarAway.of(solver, gradient, scored.gram)
-    return Overview(models, float(np.maximum(errors, 0.0).sum()), float(scored.count.sum()), far), system
+    return Overview(models, float(np.maximum(errors, 0.0).sum()), float(scored.count.sum()), factors, far), system
 
 
 def _one_model(loss: LeastSquares, settings: Settings) -> np.ndarray:

@@ -173,6 +173,10 @@ class FittedModel(TaskRegressor):
         facts = {name: getattr(self, name, None) for name in _FACTS} | {"_named": hasattr(self, "feature_names_in_")}
         return facts | ({_GROUPS: self._group_folds} if keep_statistics and self._group_folds else {})
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what explanations would work out again: that may be larger than the model."""
+        return {name: value for name, value in super().__getstate__().items() if name != "_survey"}
+
     # ------------------------------------------------------------------ from results to attributes
 
     def _learned(
