@@ -195,19 +195,17 @@ class TaskSystem:
             return
         n, p = self.shape
         if (self.hub > 0).all():
-            component = np.zeros(n, dtype=np.int64)
+            component, total, ridges = np.zeros(n, dtype=np.int64), self.gram.sum(axis=0)[None], ridge.sum(axis=0)[None]
         elif not self.hub.any():
             edges = self.edges[coupled]
             links = sparse.coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
-            component = connected_components(links, directed=False)[1]
+            number, component = connected_components(links, directed=False)
+            within = sparse.csr_array((np.ones(n), (component, np.arange(n))), shape=(number, n))
+            total, ridges = (within @ self.gram.reshape(n, p * p)).reshape(-1, p, p), within @ ridge
         else:
             return
-        total = np.zeros((component.max() + 1, p, p))
-        np.add.at(total, component, self.gram)
         index = np.arange(p)
-        sums = np.zeros((len(total), p))
-        np.add.at(sums, component, ridge)
-        total[:, index, index] += sums
+        total[:, index, index] += ridges
         spectrum = np.linalg.eigvalsh(total)
         bad = np.flatnonzero(spectrum[:, 0] <= 1e-14 * np.maximum(spectrum[:, -1], np.finfo(float).tiny))
         if len(bad):
