@@ -245,10 +245,13 @@ def main(resamples: int = RESAMPLES) -> None:
     add("edge_stability ranks true edges first", "AUC ≥ 0.9", *edges_ranked(min(resamples, 20)))
     price, wide = "< 1 % of a fit, exact to 1e-6", {"n_features": 20, "n_samples": 30, "random_state": 0}
     wider = {"n_features": 60, "n_samples": 80, "random_state": 0}
+    few = make_clusters(4, n_tasks=20, n_features=5, n_samples=20, random_state=0)
+    add("explain_edge, few tasks", price, *explanations(*fit(few)))
     add("explain_edge, clusters", price, *explanations(*fit(make_clusters(n_tasks=50, random_state=0))))
     add("explain_edge, Line", price, *explanations(*fit(make_line(random_state=0))))
     add("explain_edge, many features", price, *explanations(*fit(make_clusters(3, n_tasks=30, **wider))))
     some = make_clusters(10, n_tasks=300, n_features=10, n_samples=15, random_state=0)
+    add("explain_edge, a hundred tasks", price, *explanations(*fit(make_clusters(5, n_tasks=100, **wide))))
     add("explain_edge, some hundred tasks", price, *explanations(*fit(some)))
     add("explain_edge, tasks on a surface", price, *explanations(*fit(smooth_tasks())))
     many, seconds = fit(make_clusters(20, n_tasks=2000, n_features=10, random_state=0))

@@ -1,8 +1,9 @@
 """What one edge does to the models and to the errors, on all rows and without each fold.
 
 The models beside the fitted graph are the same for every edge that is asked about: the fit, or else the first question,
-surveys them once. What an edge changes is then a matter of the tasks near it; where those do not tell it well enough,
-and where there are few, it is a solve of all tasks with a right-hand side at two.
+surveys them once. Where the graph falls into small parts, what an edge changes is then known in closed form. Else it is
+a matter of the tasks near the edge; where those do not tell it well enough, and where there are few tasks in all, it is
+a solve of all tasks with a right-hand side at two.
 """
 
 from __future__ import annotations
