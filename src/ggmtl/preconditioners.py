@@ -89,14 +89,14 @@ class GraphLevel:
         n, p = system.shape
         ridge = np.broadcast_to(system.ridge, (n, p))
         diagonal = np.einsum("npp->np", system.gram)
-        groups = []
+        groups, graph = [], _graph(system.laplacian) if system.edge_weights.ndim == 1 else None
         for columns in _coordinate_groups(system):
             k = columns[0]
-            weights = system.edge_weights if system.edge_weights.ndim == 1 else system.edge_weights[:, k]
+            links = _graph(laplacian(system.edges, system.edge_weights[:, k], n)) if graph is None else graph
             shift = (diagonal[:, columns] + ridge[:, columns]).mean(axis=1)
             shift = np.maximum(shift, 1e-12 * max(shift.max(), np.finfo(float).tiny))
             hub = system.hub[k]
-            solve = _graph_solver(laplacian(system.edges, weights * system.coupling[k], n, shift + hub))
+            solve = _graph_solver(links, float(system.coupling[k]), shift + hub)
             # K1 = μ + h, hence 1 − (h/n) 1ᵀK⁻¹1 = (1/n) 1ᵀK⁻¹μ, which does not cancel.
             ones = solve(np.ones((n, 1)))[:, 0]
             gap = float(shift @ ones) / n
@@ -199,11 +199,21 @@ def _coordinate_groups(system: TaskSystem) -> list[np.ndarray]:
     return [np.flatnonzero(label == g) for g in range(label.max() + 1)]
 
 
-def _graph_solver(matrix: sparse.csr_array) -> Callable[[np.ndarray], np.ndarray]:
-    """A solver, exact or one multigrid cycle, for a sparse SPD M-matrix and many columns."""
-    n = int(matrix.shape[0])  # pyright: ignore[reportOptionalSubscript]
-    if n <= DENSE_TASKS:
-        return DenseInverse.of(matrix)
+def _graph(links: sparse.csr_array) -> sparse.csr_array | np.ndarray:
+    """L, dense where there are few tasks."""
+    n = int(links.shape[0])  # pyright: ignore[reportOptionalSubscript]
+    return links.toarray() if n <= DENSE_TASKS else links
+
+
+def _graph_solver(
+    graph: sparse.csr_array | np.ndarray, coupling: float, shift: np.ndarray
+) -> Callable[[np.ndarray], np.ndarray]:
+    """A solver, exact or one multigrid cycle, of λL + diag(shift) for many columns."""
+    if isinstance(graph, np.ndarray):
+        dense = coupling * graph
+        dense.flat[:: len(graph) + 1] += shift
+        return DenseInverse.of(dense)
+    matrix = sparse.csr_array(coupling * graph + sparse.diags_array(shift))
     polynomial = Polynomial.of(matrix)
     if polynomial.condition <= _POLYNOMIAL_CONDITION:
         return polynomial
@@ -220,10 +230,10 @@ class DenseInverse:
     matrix: np.ndarray
 
     @classmethod
-    def of(cls, matrix: sparse.csr_array) -> DenseInverse:
-        """Invert by the Cholesky factor; LAPACK fills one triangle."""
+    def of(cls, matrix: np.ndarray) -> DenseInverse:
+        """Invert by the Cholesky factor, in place; LAPACK fills one triangle."""
         # The transpose of a symmetric matrix is the Fortran order that LAPACK works on in place.
-        factor, failed = dpotrf(matrix.toarray().T, lower=1, clean=1, overwrite_a=1)
+        factor, failed = dpotrf(matrix.T, lower=1, clean=1, overwrite_a=1)
         if failed:
             raise SingularSystemError("The graph-level matrix is not positive definite. Use a larger ridge.")
         half = dpotri(factor, lower=1, overwrite_c=1)[0]
