@@ -34,6 +34,9 @@ _FULL_RANK_SHARE = 0.5
 # Chebyshev nodes of [1/8, 1], the part of the spectrum that the coarse levels leave to smoothing. At equal cost
 # they save a fifth of the iterations of two equal steps where weights span decades.
 _STEP_LENGTHS = tuple(1.0 / (9 / 16 + 7 / 16 * np.cos(np.pi * np.array([1, 3]) / 4)))
+# Coordinates whose strengths differ by about this factor at most share one matrix of the graph, which is an
+# approximation in any case: that costs an iteration or two, and saves a matrix for almost every coordinate.
+_ALIKE = 2.0
 
 Preconditioner = Callable[[np.ndarray], np.ndarray]
 
@@ -77,8 +80,8 @@ class BlockJacobi:
 class GraphLevel:
     """C: solve with A's graph part after each G_i is replaced by its mean eigenvalue μ_i times the identity.
 
-    Coordinates with the same Λ_k, h_k (and edge weights) share one n × n matrix
-    K = Λ_k L + diag(μ + h_k + ρ); the hub's −(h_k/n)11ᵀ is added back by the Sherman–Morrison formula.
+    Coordinates with about the same Λ_k and h_k (and edge weights) share one n × n matrix K = ΛL + diag(μ + h + ρ) with
+    their means; the hub's −(h/n)11ᵀ is added back by the Sherman–Morrison formula.
     """
 
     groups: tuple[tuple[np.ndarray, Callable[[np.ndarray], np.ndarray], np.ndarray, float], ...]
@@ -86,17 +89,16 @@ class GraphLevel:
     @classmethod
     def of(cls, system: TaskSystem) -> GraphLevel:
         """Factorise one matrix per group of coordinates."""
-        n, p = system.shape
-        ridge = np.broadcast_to(system.ridge, (n, p))
-        diagonal = np.einsum("npp->np", system.gram)
+        n = system.shape[0]
+        own = np.einsum("npp->np", system.gram) + system.ridge
         groups, graph = [], _graph(system.laplacian) if system.edge_weights.ndim == 1 else None
-        for columns in _coordinate_groups(system):
+        for columns in _coordinate_groups(system, own.mean(axis=0)):
             k = columns[0]
             links = _graph(laplacian(system.edges, system.edge_weights[:, k], n)) if graph is None else graph
-            shift = (diagonal[:, columns] + ridge[:, columns]).mean(axis=1)
+            shift = own[:, columns].mean(axis=1)
             shift = np.maximum(shift, 1e-12 * max(shift.max(), np.finfo(float).tiny))
-            hub = system.hub[k]
-            solve = _graph_solver(links, float(system.coupling[k]), shift + hub)
+            hub, coupling = float(system.hub[columns].mean()), float(system.coupling[columns].mean())
+            solve = _graph_solver(links, coupling, shift + hub)
             # K1 = μ + h, hence 1 − (h/n) 1ᵀK⁻¹1 = (1/n) 1ᵀK⁻¹μ, which does not cancel.
             ones = solve(np.ones((n, 1)))[:, 0]
             gap = float(shift @ ones) / n
@@ -188,12 +190,17 @@ def coupling_ratio(system: TaskSystem) -> float:
     return float((pull / np.maximum(own, np.finfo(float).tiny)).max(initial=0.0))
 
 
-def _coordinate_groups(system: TaskSystem) -> list[np.ndarray]:
+def _coordinate_groups(system: TaskSystem, own: np.ndarray) -> list[np.ndarray]:
+    """Coordinates that are tied about alike, given the mean curvature of the tasks' losses in each, shape (p,)."""
     if system.edge_weights.ndim == 1 and np.ptp(system.coupling) == 0 and np.ptp(system.hub) == 0:
         return [np.arange(len(system.coupling))]
-    keys = np.column_stack([system.coupling, system.hub])
     if system.edge_weights.ndim == 2:
-        keys = np.arange(len(system.coupling))[:, None]
+        return [np.array([k]) for k in range(len(system.coupling))]
+    # How hard edges pull does not matter where it is little beside the rest.
+    rest = system.hub + own
+    pull = system.coupling * 2.0 * system.edge_weights.sum() / system.shape[0] + 0.1 * rest
+    strengths = np.maximum(np.column_stack([pull, rest]), np.finfo(float).tiny)
+    keys = np.round(np.log(strengths) / np.log(_ALIKE))
     _, label = np.unique(keys, axis=0, return_inverse=True)
     label = label.reshape(-1)
     return [np.flatnonzero(label == g) for g in range(label.max() + 1)]
