@@ -16,13 +16,13 @@ from ggmtl.inner import InnerProblem, solve_inner
 from ggmtl.inspection import explain_edge, transfer_report
 from ggmtl.inspection.effects import effects_of
 from ggmtl.inspection.transfer import Gain, _verdict
+from ggmtl.parts import Factors
 from ggmtl.posterior import without_edge
 from ggmtl.posterior.common_model import CommonModel
 from ggmtl.posterior.few_solves import FewSolves
 from ggmtl.posterior.nearby import Nearby
 from ggmtl.posterior.neighbourhood import Links
 from ggmtl.posterior.noise import _estimated, noise_taken
-from ggmtl.posterior.parts import Factors
 from ggmtl.posterior.removal import difference_covariance
 from ggmtl.posterior.survey import FarAway, Overview
 from ggmtl.statistics import LeastSquares
@@ -109,7 +109,7 @@ def test_factors_of_the_parts_tell_what_an_edge_does(hub, pair):
     problem, values = make_problem(hub=hub)
     system, right = problem.system(values), problem.loss.moment
     factors = Factors.of(system)
-    models = factors.improved(right, np.zeros_like(right), 1e-13)
+    models = factors.solve(right, np.zeros_like(right), 1e-13).value
     np.testing.assert_allclose(system.apply(models), right, atol=1e-12 * np.abs(right).max())
     edge = (problem.edges == pair).all(axis=1)
     weight, left = values[edge].sum() * problem.coupling, np.where(edge, 0.0, values)
@@ -128,7 +128,7 @@ def test_an_edge_that_carries_a_task_without_rows_is_left_to_others():
     chain = np.array([[0, 1], [1, 2], [2, 3], [3, 4]])
     problem = InnerProblem(problem.loss, chain, problem.coupling, problem.hub, np.zeros(5))
     factors = Factors.of(problem.system(np.ones(4)))
-    models = factors.improved(problem.loss.moment, np.zeros((5, 5)), 1e-13)
+    models = factors.solve(problem.loss.moment, tol=1e-13).value
     assert factors.without_edge(models, 3, 4, problem.coupling, 1e-10) is None
     assert factors.without_edge(models, 0, 1, problem.coupling, 1e-10) is not None
     assert Factors.of(replace(problem, edges=chain[:3]).system(np.ones(3))) is None
@@ -140,9 +140,9 @@ def test_no_factors_of_large_parts_of_very_many_or_of_none(monkeypatch):
     assert Factors.of(problem.system(values)).system.shape == (72, 5)
     bare = InnerProblem(problem.loss, problem.edges[:0], problem.coupling, problem.hub, problem.ridge)
     assert Factors.of(bare.system(np.zeros(0))) is None
-    monkeypatch.setattr("ggmtl.posterior.parts._OPERATIONS", 6 * 60.0**3)
+    monkeypatch.setattr("ggmtl.parts._OPERATIONS", 6 * 60.0**3)
     assert Factors.of(problem.system(values)) is None
-    monkeypatch.setattr("ggmtl.posterior.parts._PER_PART", 0.0)
+    monkeypatch.setattr("ggmtl.parts._PER_PART", 0.0)
     assert Factors.of(problem.system(values)) is not None
 
 
@@ -406,7 +406,7 @@ def clusters(request):
 def test_errors_of_an_explanation_are_those_of_refits_to_a_millionth(clusters, size, monkeypatch):
     """In closed form (None), from all tasks (0), from three that more must join, from all that are tied to the two."""
     if size is not None:
-        monkeypatch.setattr("ggmtl.posterior.parts._OPERATIONS", 0)
+        monkeypatch.setattr("ggmtl.parts._OPERATIONS", 0)
     monkeypatch.setattr("ggmtl.posterior.neighbourhood._PAYS_FROM", 0 if size else 10**9)
     monkeypatch.setattr("ggmtl.inspection.effects.near_size", lambda p, tied: size)
     i, j = clusters.graph_.edges[3]
@@ -442,7 +442,7 @@ def test_explanations_are_exact_where_rows_are_few_and_tasks_many(drawn, monkeyp
     model = GGMTLRegressor(candidates=pairs).fit(X, y, tasks=tasks)
     assert model._coefficients.size >= 5000
     # As if parts were too many or too large for factors.
-    monkeypatch.setattr("ggmtl.posterior.parts._OPERATIONS", 0)
+    monkeypatch.setattr("ggmtl.parts._OPERATIONS", 0)
     by_tasks_near, edges = deepcopy(model), model.graph_.edges
     by_tasks_near._survey = None
     for i, j in edges[np.linspace(0, len(edges) - 1, 3).astype(int)]:
@@ -455,7 +455,7 @@ def test_explanations_are_exact_where_rows_are_few_and_tasks_many(drawn, monkeyp
 
 def test_explanations_are_exact_where_weights_and_numbers_of_rows_differ_widely(monkeypatch):
     """Tasks of one row, whose models only others tell: a rough look at them says too little of what is in doubt."""
-    monkeypatch.setattr("ggmtl.posterior.parts._OPERATIONS", 0)
+    monkeypatch.setattr("ggmtl.parts._OPERATIONS", 0)
     X, y, tasks, pairs = few_rows(1, 700, 10, 8, 25, (0.2, 0.5, 1.5))
     weight = np.random.default_rng(2).uniform(0.01, 5.0, len(y))
     model = GGMTLRegressor(candidates=pairs).fit(X, y, tasks=tasks, sample_weight=weight)
@@ -466,7 +466,7 @@ def test_explanations_are_exact_where_weights_and_numbers_of_rows_differ_widely(
 
 def test_tasks_near_an_edge_are_enough_where_rows_are(monkeypatch):
     """Exact without a solve of all tasks."""
-    monkeypatch.setattr("ggmtl.posterior.parts._OPERATIONS", 0)
+    monkeypatch.setattr("ggmtl.parts._OPERATIONS", 0)
     X, y, tasks, pairs = few_rows(1, 600, 6, 8, 30, 0.3)
     model = GGMTLRegressor(candidates=pairs).fit(X, y, tasks=tasks)
     for i, j in model.graph_.edges[:40:20]:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ggmtl.errors import ParameterError, SingularSystemError, SolverError
+from ggmtl.parts import Factors
 from ggmtl.preconditioners import AggregationCycle, BlockJacobi, GraphLevel, TwoLevel, make_preconditioner
 from ggmtl.solvers import ConjugateGradient, Direct, Solution, prepare
 from ggmtl.system import TaskSystem
@@ -284,3 +285,25 @@ def test_a_residual_that_rises_for_dozens_of_steps_is_not_a_stall():
     system = TaskSystem(gram, edges, weights, np.ones(p), np.zeros(p), np.full((1, 1), 1e-6))
     right = np.einsum("nrp,nr->np", X, rng.normal(size=(n, 20)))
     assert block_jacobi(system).solve(right, tol=1e-8).status == "converged"
+
+
+@pytest.mark.parametrize("reserve", [Factors, Direct])
+def test_where_steps_fail_factors_solve(reserve, monkeypatch):
+    """Pairs of tasks with fewer rows than coefficients: what no row tells, a ridge of a millionth must."""
+    if reserve is Direct:
+        monkeypatch.setattr("ggmtl.parts._OPERATIONS", 0)
+    rng, n, p = np.random.default_rng(0), 80, 6
+    X = rng.normal(size=(n, 2, p))
+    gram, edges = np.einsum("nrp,nrq->npq", X, X), np.arange(n).reshape(-1, 2)
+    system = TaskSystem(gram, edges, np.full(n // 2, 100.0), np.ones(p), np.zeros(p), np.full(p, 1e-6))
+    prepared, right = ConjugateGradient.of(system), rng.normal(size=(n, p))
+    assert dataclasses.replace(prepared, has_reserve=False).solve(right).residual > 1e-4
+    found = prepared.solve(right)
+    assert isinstance(prepared.reserve, reserve)
+    assert found.residual < 1e-7
+    exact = np.linalg.solve(system.dense(), right.ravel()).reshape(n, p)
+    np.testing.assert_allclose(found.value, exact, rtol=1e-6, atol=1e-6 * np.abs(exact).max())
+    # From then on steps are not tried again, also for several right-hand sides.
+    several = prepared.solve(np.dstack([right, 2.0 * right]))
+    assert several.iterations == 0
+    np.testing.assert_allclose(several.value[..., 1], 2.0 * exact, rtol=1e-6, atol=1e-6 * np.abs(exact).max())

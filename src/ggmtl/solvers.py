@@ -6,6 +6,7 @@ least twice: for the models and for the adjoint.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -16,6 +17,7 @@ from scipy.linalg.lapack import dpocon
 
 from ggmtl import kernels, low_rank, shared_design
 from ggmtl.errors import SingularSystemError, check_choice
+from ggmtl.parts import Factors
 from ggmtl.preconditioners import DENSE_TASKS, BlockJacobi, Preconditioner, TwoLevel, make_preconditioner
 from ggmtl.shared_design import SharedDesign
 from ggmtl.solution import Solution
@@ -29,6 +31,9 @@ _PATIENCE = 100
 # Of many tasks, a fused step of block-Jacobi costs a tenth of a two-level cycle, and needs nothing but the blocks.
 # So it may try for this many steps before the cycle, which takes 25 at most, takes over.
 _TRIAL = 300
+# A relative residual that steps reach in any system that is not nearly singular. Where they do not, factors take over
+# if they can be had: of the parts of the graph, or of up to this many coefficients in all.
+_GOOD, _RESERVE_SIZE = 1e-6, 2000
 
 
 class Prepared(Protocol):
@@ -77,15 +82,17 @@ class ConjugateGradient:
     preconditioner: Preconditioner
     max_iter: int = 1000
     trial: int | None = None
+    has_reserve: bool = False
 
     @classmethod
     def of(cls, system: TaskSystem) -> ConjugateGradient:
         """Build the default preconditioner: of many tasks block-Jacobi on trial."""
         if system.shape[0] <= DENSE_TASKS or not system.is_separable:
-            return cls(system, make_preconditioner(system))
+            return cls(system, make_preconditioner(system), has_reserve=True)
         # Half the memory and half the reading; what float32 loses, the trial may.
         narrow = kernels.is_shared(system.gram.size)
-        return cls(system, BlockJacobi.of(system, np.float32 if narrow else np.float64), trial=_TRIAL)
+        blocks = BlockJacobi.of(system, np.float32 if narrow else np.float64)
+        return cls(system, blocks, trial=_TRIAL, has_reserve=True)
 
     @cached_property
     def stronger(self) -> ConjugateGradient:
@@ -94,6 +101,27 @@ class ConjugateGradient:
 
     def solve(self, right: np.ndarray, start: np.ndarray | None = None, tol: float = 1e-10) -> Solution:
         """Solve A V = right from `start` until ‖R − A V‖ ≤ tol ‖R‖ for every right-hand side."""
+        if self.__dict__.get("reserve") is not None:
+            return self.reserve.solve(right, start, tol)  # pyright: ignore[reportOptionalMemberAccess]
+        found = self._steps(right, start, tol)
+        if found.succeeded or found.residual <= _GOOD or not self.has_reserve or self.reserve is None:
+            return found
+        other = self.reserve.solve(right, tol=tol)
+        return other if other.residual < found.residual else found
+
+    @cached_property
+    def reserve(self) -> Factors | Direct | None:
+        """What solves a system that steps do not; None where it would be too dear."""
+        # A subclass may apply something else.
+        if type(self.system) is not TaskSystem:
+            return None
+        if self.system.is_separable and (factors := Factors.of(self.system)) is not None:
+            return factors
+        with suppress(SingularSystemError):
+            return Direct.of(self.system) if self.system.gram[..., 0].size <= _RESERVE_SIZE else None
+        return None
+
+    def _steps(self, right: np.ndarray, start: np.ndarray | None, tol: float) -> Solution:
         if right.ndim == 3 and right.shape[2] <= right.shape[1] and isinstance(self.preconditioner, BlockJacobi):
             return self._by_columns(right, start, tol)
         if self.trial is None:

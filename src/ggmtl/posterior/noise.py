@@ -24,8 +24,8 @@ from scipy.sparse.csgraph import connected_components
 
 from ggmtl import kernels
 from ggmtl.inner import InnerProblem
+from ggmtl.parts import factor_of, parts_of, systems_of
 from ggmtl.posterior.few_solves import FewSolves
-from ggmtl.posterior.parts import factor_of, parts_of, systems_of
 from ggmtl.statistics import LeastSquares
 from ggmtl.system import TaskSystem
 

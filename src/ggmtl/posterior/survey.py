@@ -20,10 +20,10 @@ import numpy as np
 from ggmtl import kernels
 from ggmtl.bilevel import GraphFit, Settings, present_problem
 from ggmtl.inner import solve_inner
+from ggmtl.parts import Factors
 from ggmtl.posterior.common_model import CommonModel, pooled_blocks
 from ggmtl.posterior.few_solves import MODEL_TOL, ROBUST_TOL, FewSolves
 from ggmtl.posterior.neighbourhood import pays
-from ggmtl.posterior.parts import Factors
 from ggmtl.statistics import FoldedLoss, LeastSquares
 from ggmtl.system import TaskSystem
 
@@ -185,7 +185,7 @@ def _overview(
         if problem.penalty == "squared_l2":
             solver, right = FewSolves(problem.system(values)), problem.loss.moment
             factors = Factors.of(solver.system)
-            start = fit.coefficients if factors is None else factors.improved(right, fit.coefficients, tol)
+            start = fit.coefficients if factors is None else factors.solve(right, fit.coefficients, tol).value
             models = solver.solved(right, start, tol)
         else:
             models = solve_inner(problem, values, fit.coefficients, tol=max(tol, ROBUST_TOL)).coefficients

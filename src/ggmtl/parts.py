@@ -21,6 +21,7 @@ from scipy.sparse.csgraph import connected_components
 
 from ggmtl import kernels
 from ggmtl.errors import SingularSystemError
+from ggmtl.solution import Solution
 from ggmtl.system import TaskSystem
 
 # Factors are kept where they take so many operations at most, a part counting for some more than those of its factor.
@@ -86,7 +87,7 @@ class Factors:
 
     @classmethod
     def of(cls, system: TaskSystem) -> Factors | None:
-        """None where there are no edges, where parts are too large or too many, and where rounding leaves no factor."""
+        """Of a separable system; None without edges, where parts are too large or too many, or rounding leaves none."""
         n, p = system.shape
         if not len(system.edges):
             return None
@@ -104,15 +105,16 @@ class Factors:
             return None
         return cls(system, parts, *_labels(parts, n), factors, answer, 0.5 * (common + common.T))
 
-    def improved(self, right: np.ndarray, start: np.ndarray, tol: float) -> np.ndarray:
-        """A⁻¹R, shape (n, p), as well as rounding allows or to a relative residual of `tol`."""
-        value, goal = start, tol * float(np.linalg.norm(right))
-        for _ in range(_ROUNDS):
+    def solve(self, right: np.ndarray, start: np.ndarray | None = None, tol: float = 1e-10) -> Solution:
+        """Solve A V = right to a relative residual of `tol`, or as well as rounding allows."""
+        value = self._solve(right) if start is None else start
+        scale, rounds = np.maximum(_norms(right), np.finfo(float).tiny), 0
+        while True:
             left = right - self.system.apply(value)
-            if np.linalg.norm(left) <= goal:
-                break
-            value = value + self._solve(left)
-        return value
+            residual = float(np.max(_norms(left) / scale))
+            if residual <= tol or rounds == _ROUNDS:
+                return Solution(value, 0, residual, "direct" if residual <= tol else "stalled", rounds + 1)
+            value, rounds = value + self._solve(left), rounds + 1
 
     def without_edge(
         self, models: np.ndarray, i: int, j: int, weight: np.ndarray, tol: float
@@ -166,6 +168,11 @@ class Factors:
 def _solved(factor: np.ndarray, right: np.ndarray) -> np.ndarray:
     """The solution for right-hand sides of shape (k, p) or (k, p, r)."""
     return dpotrs(factor, right.reshape(len(factor), -1), lower=1)[0].reshape(right.shape)
+
+
+def _norms(values: np.ndarray) -> np.ndarray:
+    """Of every right-hand side."""
+    return np.sqrt((values**2).sum(axis=(0, 1)))
 
 
 def _labels(parts: list[np.ndarray], n: int) -> tuple[np.ndarray, np.ndarray]:
