@@ -209,6 +209,20 @@ FAULTS = (
         "test_inspection_edges.py",
     ),
     Fault(
+        "in closed form, other parts of the graph do not follow the common model",
+        "parts.py",
+        "change = self.answer @ (self.common @ (reach @ force))",
+        "change = np.zeros_like(models)",
+        "test_inspection_edges.py",
+    ),
+    Fault(
+        "in closed form, the covariance is that with the edge",
+        "parts.py",
+        "return change, 0.5 * (after + after.T)",
+        "return change, 0.5 * (covariance + covariance.T)",
+        "test_inspection_edges.py",
+    ),
+    Fault(
         "tasks that follow the common model do not count to second order",
         "posterior/nearby.py",
         "return float(2.0 * slope + square + change.beyond)",

@@ -185,7 +185,8 @@ def _overview(
         if problem.penalty == "squared_l2":
             solver, right = FewSolves(problem.system(values)), problem.loss.moment
             factors = Factors.of(solver.system)
-            start = fit.coefficients if factors is None else factors.solve(right, fit.coefficients, tol).value
+            # Every task as well as rounding allows: beside heavy ones, a residual of all says nothing of light ones.
+            start = fit.coefficients if factors is None else factors.solve(right, tol=0.0).value
             models = solver.solved(right, start, tol)
         else:
             models = solve_inner(problem, values, fit.coefficients, tol=max(tol, ROBUST_TOL)).coefficients
