@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from ggmtl import kernels
+from ggmtl import GGMTLRegressor, kernels
+from ggmtl.datasets import make_clusters
 from ggmtl.errors import ParameterError
+from ggmtl.inspection import effects, explain_edge
 from ggmtl.kernels import Cycle, Operator, reference
 from ggmtl.preconditioners import BlockJacobi, GraphLevel, TwoLevel
+from ggmtl.regressor import estimator
 from ggmtl.solvers import ConjugateGradient
 from ggmtl.system import TaskSystem
 
@@ -314,3 +318,30 @@ def test_ranges_make_up_all_tasks_whatever_the_number_of_threads(monkeypatch):
         monkeypatch.setenv("GGMTL_THREADS", threads)
         ranges = kernels.threads.over_tasks(lambda first, last: list(range(first, last)), 13, 1 << 30)
         assert [k for part in ranges for k in part] == list(range(13))
+
+
+def blas_threads():
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+
+def test_blas_runs_on_one_thread_within_fits_and_explanations(monkeypatch):
+    """Threads of BLAS wait for one another on a busy machine; what was set is there again afterwards."""
+    data = make_clusters(2, n_tasks=6, n_features=2, random_state=0)
+    seen = []
+
+    def watched(function):
+        def call(*arguments, **options):
+            seen.append(blas_threads())
+            return function(*arguments, **options)
+
+        return call
+
+    monkeypatch.setattr(estimator, "fit_path", watched(estimator.fit_path))
+    monkeypatch.setattr(effects.Effects, "_question", watched(effects.Effects._question))
+    with threadpool_limits(2, "blas"):
+        if blas_threads() != {2}:
+            pytest.skip("this BLAS has one thread only")
+        model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
+        explain_edge(model, 0, 2)
+        assert blas_threads() == {2}
+    assert seen == [{1}, {1}]

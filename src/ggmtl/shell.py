@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ggmtl.errors import InputError, ParameterError, SingularSystemError, check_choice
 from ggmtl.graph import TaskGraph
+from ggmtl.kernels import one_blas_thread
 from ggmtl.statistics import FoldedLoss, LeastSquares, Scaling, TaskStatistics, deal_folds, deal_holdout
 from ggmtl.tasks import TaskData, locate_tasks, read_prediction, read_training, unknown_tasks_message
 
@@ -127,6 +128,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         self.feature_names_in_ = np.array(statistics.feature_names, dtype=object)
         return self._fit(statistics)
 
+    @one_blas_thread()
     def _fit(self, statistics: TaskStatistics):
         check_choice("unseen", self.unseen, ("error", "hub"))
         self._scaling = Scaling.from_statistics(statistics, self.fit_intercept, self.standardize)

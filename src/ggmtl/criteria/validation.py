@@ -14,6 +14,7 @@ from ggmtl.criteria.sparsity import Sparsity
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.hypergradient import HyperGradient, hypergradient
 from ggmtl.inner import DEFAULT_SMOOTHING, InnerProblem, InnerSolution, solve_inner
+from ggmtl.kernels import one_blas_thread
 from ggmtl.statistics import LeastSquares, TaskStatistics
 
 
@@ -210,10 +211,12 @@ class BilevelProblem:
         """Candidate edges, shape (m, 2)."""
         return self.criterion.problem.edges
 
+    @one_blas_thread()
     def solve(self, edge_values: np.ndarray) -> np.ndarray:
         """Models V(e), shape (n, d)."""
         return solve_inner(self.criterion.problem, self._check(edge_values), tol=self.tol).coefficients
 
+    @one_blas_thread()
     def evaluate(self, edge_values: np.ndarray) -> Evaluation:
         """Outer loss without sparsity terms, and its derivatives for edges, coupling and hub."""
         return self.criterion.evaluate(self._check(edge_values), tol=self.tol)

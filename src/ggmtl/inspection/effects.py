@@ -16,6 +16,7 @@ import numpy as np
 
 from ggmtl.bilevel import is_vast, present_problem
 from ggmtl.inner import InnerProblem, solve_inner
+from ggmtl.kernels import one_blas_thread
 from ggmtl.posterior.few_solves import ROBUST_TOL, FewSolves
 from ggmtl.posterior.nearby import Change, Nearby
 from ggmtl.posterior.neighbourhood import Links, Near, few_size, near_size
@@ -158,6 +159,7 @@ class Effects:
         """Whether errors are those of rows that the models have not seen."""
         return bool(self._survey.folds)
 
+    @one_blas_thread()
     def of_edge(self, i: int, j: int) -> EdgeEffect:
         """Of the edge between the tasks at positions i < j, whether there is one or not."""
         question = self._question(i, j)

@@ -20,6 +20,7 @@ from ggmtl.candidates import CandidateEdges, cross_fit
 from ggmtl.criteria import HoldOut, Sparsity, evaluate_folds
 from ggmtl.errors import InputError
 from ggmtl.graph import TaskGraph
+from ggmtl.kernels import one_blas_thread
 from ggmtl.levels import candidate_models, hub_level
 from ggmtl.optimizers import Box, quasi_newton
 from ggmtl.path import reported_graph
@@ -111,6 +112,7 @@ def _folded(plan: Plan, blocks: Sequence[LeastSquares], weights: np.ndarray) -> 
 # ---------------------------------------------------------------------- what resamples share
 
 
+@one_blas_thread()
 def plan_of(model: GGMTLRegressor, blocks: list[LeastSquares]) -> Plan:
     """What all resamples of these blocks share."""
     settings, fit = model._settings_used, replace(model._fit_used, reported_weights=None)
@@ -207,6 +209,7 @@ def _hold_outs(plan: Plan, folded: FoldedLoss) -> list[HoldOut]:
 # ---------------------------------------------------------------------- one resample
 
 
+@one_blas_thread()
 def resample(plan: Plan, blocks: list[LeastSquares], weights: np.ndarray) -> TaskGraph:
     """The graph that a resample would have reported."""
     names = np.arange(weights.shape[1])

@@ -17,6 +17,7 @@ from sklearn.base import clone
 from ggmtl.bilevel import GraphFit
 from ggmtl.errors import InputError
 from ggmtl.inspection.outliers import unlike_others
+from ggmtl.kernels import one_blas_thread
 from ggmtl.levels import pooled_level, simple_levels
 from ggmtl.path import PathResult
 from ggmtl.regressor import GGMTLRegressor
@@ -118,6 +119,7 @@ class TransferReport:
         return "\n".join(lines)
 
 
+@one_blas_thread()
 def transfer_report(model: GGMTLRegressor, X: Any = None, y: Any = None, tasks: Any = None) -> TransferReport:
     """Compare every task alone, pooled, with the hub and with the graph.
 

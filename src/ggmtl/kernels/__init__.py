@@ -19,7 +19,7 @@ from scipy import sparse
 from ggmtl.errors import check_choice, require
 from ggmtl.kernels import reference
 from ggmtl.kernels.reference import Cycle, Operator
-from ggmtl.kernels.threads import number_of_threads, over_tasks
+from ggmtl.kernels.threads import number_of_threads, one_blas_thread, over_tasks
 
 __all__ = [
     "Cycle",
@@ -32,6 +32,7 @@ __all__ = [
     "inverse_blocks",
     "nearest_in_neighbourhood",
     "neighbour_lists",
+    "one_blas_thread",
     "segment_cross_products",
     "sparse_product",
     "system_product",

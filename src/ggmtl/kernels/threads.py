@@ -1,13 +1,20 @@
-"""Share a loop over tasks among threads: the kernels, matrix products and sparse products all let go of the lock."""
+"""Share a loop over tasks among threads: the kernels, matrix products and sparse products all let go of the lock.
+
+The matrices of a task are small. Threads of BLAS inside of them gain nothing, and cost dearly on a machine that is busy
+or lends fewer cores than it shows: they wait for one another, and fits have taken fifty times as long.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
+
+from threadpoolctl import ThreadpoolController
 
 # Work below so many numbers is done before a thread has woken up.
 _LEAST_NUMBERS = 1 << 18
@@ -20,6 +27,19 @@ def number_of_threads() -> int:
         if told.isdigit() and int(told) > 0:
             return int(told)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
+    # Looking for the libraries takes some milliseconds.
+    return ThreadpoolController().select(user_api="blas")
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """BLAS and LAPACK on one thread; also a decorator."""
+    with _blas().limit(limits=1):
+        yield
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from ggmtl.bilevel import GraphFit, LevelEvidence, Settings, refit
 from ggmtl.errors import InputError
 from ggmtl.graph import TaskGraph
+from ggmtl.kernels import one_blas_thread
 from ggmtl.model_file import ModelState, write_model
 from ggmtl.noise import noise_ratios
 from ggmtl.path import PathResult
@@ -233,6 +234,7 @@ class FittedModel(TaskRegressor):
         weighed = squared.sum() if precisions is None else squared @ precisions
         return HeldOut(float(weighed / errors.count.sum()), 1.0 - 1.0 / len(folded.parts))
 
+    @one_blas_thread()
     def _noise_variance(self, folded: FoldedLoss | None = None) -> float:
         """σ² in scaled units; `folded` are the scaled losses, where they are at hand."""
         if self._noise is None:
@@ -241,6 +243,7 @@ class FittedModel(TaskRegressor):
             self._noise = noise_of(self._fit_used, folded.total, self._settings_used, held_out=held_out)
         return self._noise
 
+    @one_blas_thread()
     def _surveyed(self) -> tuple[Survey, float]:
         """What explanations need to know of all tasks, and σ²."""
         if self._survey is None or self._noise is None:

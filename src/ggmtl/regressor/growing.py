@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.graph import TaskGraph
+from ggmtl.kernels import one_blas_thread
 from ggmtl.path import PathResult
 from ggmtl.posterior import AttachedTask, attach, follow, insert_task, new_weights, take_tasks, user_units
 from ggmtl.regressor.fitted import FittedModel
@@ -22,6 +23,7 @@ from ggmtl.tasks import TaskData, as_frame, locate_tasks, read_labels, read_trai
 class GrowingModel(FittedModel):
     """Methods that add to a fitted model."""
 
+    @one_blas_thread()
     def partial_fit(
         self,
         X: Any,
@@ -70,6 +72,7 @@ class GrowingModel(FittedModel):
         joined = replace(old, cross=forget * old.cross) + self._collect(data, old)
         return self._fit(joined) if relearn else self._follow(joined)
 
+    @one_blas_thread()
     def add_task(self, name: Any, X: Any = None, y: Any = None):
         """Attach a new task without refitting the others.
 
