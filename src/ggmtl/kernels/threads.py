@@ -1,7 +1,7 @@
 """Share a loop over tasks among threads: the kernels, matrix products and sparse products all let go of the lock.
 
 The matrices of a task are small. Threads of BLAS inside of them gain nothing, and cost dearly on a machine that is busy
-or lends fewer cores than it shows: they wait for one another, and fits have taken fifty times as long.
+or lends fewer cores than it shows, where they wait for one another.
 """
 
 from __future__ import annotations
