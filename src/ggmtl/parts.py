@@ -13,7 +13,7 @@ S = bᵀA⁻¹b, w = eΛ and u = w_i − w_j,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
@@ -24,11 +24,13 @@ from ggmtl.errors import SingularSystemError
 from ggmtl.solution import Solution
 from ggmtl.system import TaskSystem
 
-# Factors are kept where they take so many operations at most, a part counting for some more than those of its factor.
-_OPERATIONS, _PER_PART = 1e9, 3e5
+# Factors are worth having where all copies of them together take at most so many operations, to which a part adds some
+# of its own, and at most so many numbers.
+_OPERATIONS, _PER_PART, _NUMBERS = 6e9, 3e6, 9e6
 # How often a solution is improved by what it leaves over.
 _ROUNDS = 2
-# How many times a variance without the edge may be that with it: (I − Sw)⁻¹ makes rounding larger as much.
+# How many times a variance without the edge may be that with it: (I − Sw)⁻¹ makes rounding larger as much. Where it is
+# more, the part is factorised without the edge.
 _GROWTH = 1e6
 
 
@@ -39,7 +41,7 @@ def parts_of(system: TaskSystem) -> list[np.ndarray]:
 
 
 def systems_of(system: TaskSystem, parts: list[np.ndarray]) -> Iterator[TaskSystem]:
-    """B of every part: its tasks are drawn to a common model that is held."""
+    """B of all parts, as :func:`parts_of` has them: the tasks of each are drawn to a common model that is held."""
     label, place = _labels(parts, system.shape[0])
     held = np.broadcast_to(system.ridge + system.hub, system.shape)
     nothing = np.zeros_like(system.hub)
@@ -73,8 +75,8 @@ class Factors:
     factors : list of arrays
     answer : array of shape (n, p, p)
         Y.
-    common : array of shape (p, p)
-        M.
+    said, common : arrays of shape (p, p)
+        Σ_i (G_i + ρ)Y_i and M.
     """
 
     system: TaskSystem
@@ -83,27 +85,33 @@ class Factors:
     place: np.ndarray
     factors: list[np.ndarray]
     answer: np.ndarray
+    said: np.ndarray
     common: np.ndarray
 
     @classmethod
-    def of(cls, system: TaskSystem) -> Factors | None:
-        """Of a separable system; None without edges, where parts are too large or too many, or rounding leaves none."""
+    def of(cls, system: TaskSystem, copies: int = 1) -> Factors | None:
+        """Of a separable system, as one of so many that are kept.
+
+        None without edges, where parts are too large or too many, and where rounding leaves no factor.
+        """
         n, p = system.shape
         if not len(system.edges):
             return None
         parts = parts_of(system)
-        if sum((float(len(tasks)) * p) ** 3 + _PER_PART for tasks in parts) > _OPERATIONS:
+        size = p * np.array([len(tasks) for tasks in parts], dtype=float)
+        operations, numbers = (size**3 + _PER_PART).sum(), (size**2).sum() + 2.0 * n * p**2
+        if copies * operations > _OPERATIONS or copies * numbers > _NUMBERS:
             return None
-        answer, ridge = np.empty((n, p, p)), np.broadcast_to(system.ridge, system.shape)
+        answer, all_tasks = np.empty((n, p, p)), np.arange(n)
         try:
             factors = [factor_of(own) for own in systems_of(system, parts)]
             for tasks, factor in zip(parts, factors):
-                answer[tasks] = _solved(factor, np.tile(np.eye(p), (len(tasks), 1, 1)))
-            said = (kernels.block_product(system.gram, answer) + ridge[..., None] * answer).sum(axis=0)
-            common = np.linalg.solve(said, np.diag(system.hub))
+                answer[tasks] = _answer(factor, len(tasks), p)
+            said = _said(system, all_tasks, answer)
+            common = _common(said, system.hub)
         except (SingularSystemError, np.linalg.LinAlgError):
             return None
-        return cls(system, parts, *_labels(parts, n), factors, answer, 0.5 * (common + common.T))
+        return cls(system, parts, *_labels(parts, n), factors, answer, said, common)
 
     def solve(self, right: np.ndarray, start: np.ndarray | None = None, tol: float = 1e-10) -> Solution:
         """Solve A V = right to a relative residual of `tol`, or as well as rounding allows."""
@@ -116,33 +124,51 @@ class Factors:
                 return Solution(value, 0, residual, "direct" if residual <= tol else "stalled", rounds + 1)
             value, rounds = value + self._solve(left), rounds + 1
 
-    def without_edge(
-        self, models: np.ndarray, i: int, j: int, weight: np.ndarray, tol: float
-    ) -> tuple[np.ndarray, np.ndarray] | None:
-        """V' − V and S', shapes (n, p) and (p, p), for an edge of weight w; None where rounding spoils them.
-
-        `tol` is the residual that V' − V may have.
-        """
-        tasks, own = self._answer_to(i, j)
-        first, second = np.searchsorted(tasks, [i, j])
-        reach = own.sum(axis=0)
-        covariance = own[first] - own[second] + reach.T @ self.common @ reach
-        apart = models[i] - models[j]
+    def without_edge(self, models: np.ndarray, i: int, j: int, weight: np.ndarray, tol: float) -> np.ndarray | None:
+        """V' − V, shape (n, p), for an edge of weight w; None where its residual is above `tol`."""
+        tasks, own, covariance = self._with_edge(i, j)
+        reach, apart = own.sum(axis=0), models[i] - models[j]
         try:
-            solved = np.linalg.solve(np.eye(len(weight)) - covariance * weight, np.column_stack([apart, covariance]))
+            force = weight * np.linalg.solve(np.eye(len(weight)) - covariance * weight, apart)
         except np.linalg.LinAlgError:
             return None
-        force, after = weight * solved[:, 0], solved[:, 1:]
         change = self.answer @ (self.common @ (reach @ force))
         change[tasks] += own @ force
         left = self.system.apply(change)
         pull = weight * (apart + change[i] - change[j])
         left[i] -= pull
         left[j] += pull
-        growth = np.diag(after) / np.diag(covariance)
-        if not (np.linalg.norm(left) <= tol and (growth > 0).all() and (growth <= _GROWTH).all()):
+        return change if np.linalg.norm(left) <= tol else None
+
+    def covariance_without(self, i: int, j: int, weight: np.ndarray) -> np.ndarray | None:
+        """S', shape (p, p), for an edge of weight w; None where nothing else holds the two."""
+        covariance = self._with_edge(i, j)[2]
+        try:
+            after = np.linalg.solve(np.eye(len(weight)) - covariance * weight, covariance)
+            growth = np.diag(after) / np.diag(covariance)
+            if not ((growth > 0).all() and (growth <= _GROWTH).all()):
+                after = self._covariance_afresh(i, j)
+        except (SingularSystemError, np.linalg.LinAlgError):
             return None
-        return change, 0.5 * (after + after.T)
+        return 0.5 * (after + after.T)
+
+    def _covariance_afresh(self, i: int, j: int) -> np.ndarray:
+        """S' of an edge, from a factor of its part without it."""
+        system, tasks, place = self.system, self.parts[self.label[i]], self.place
+        inside = np.isin(system.edges[:, 0], tasks) & ~(system.edges == [i, j]).all(axis=1)
+        own = replace(
+            system,
+            gram=system.gram[tasks],
+            edges=place[system.edges[inside]],
+            edge_weights=system.edge_weights[inside],
+            hub=np.zeros_like(system.hub),
+            ridge=np.broadcast_to(system.ridge + system.hub, system.shape)[tasks],
+        )
+        factor, (k, p) = factor_of(own), own.shape
+        answer, response = _answer(factor, k, p), _solved(factor, _between(k, p, int(place[i]), int(place[j])))
+        said = self.said + _said(system, tasks, answer) - _said(system, tasks, self.answer[tasks])
+        reach = response.sum(axis=0)
+        return response[place[i]] - response[place[j]] + reach.T @ _common(said, system.hub) @ reach
 
     def _solve(self, right: np.ndarray) -> np.ndarray:
         own = np.empty_like(right)
@@ -150,24 +176,49 @@ class Factors:
             own[tasks] = _solved(factor, right[tasks])
         return own + self.answer @ (self.common @ own.sum(axis=0))
 
-    def _answer_to(self, i: int, j: int) -> tuple[np.ndarray, np.ndarray]:
-        """B⁻¹b on the tasks of the parts of i and j, shape (k, p, p), and these tasks in rising order."""
-        tasks, answers = [], []
-        for part in sorted({int(self.label[i]), int(self.label[j])}):
-            members, p = self.parts[part], self.answer.shape[1]
-            right = np.zeros((len(members), p, p))
-            for task, sign in ((i, 1.0), (j, -1.0)):
-                if self.label[task] == part:
-                    right[self.place[task]] = sign * np.eye(p)
-            tasks.append(members)
-            answers.append(_solved(self.factors[part], right))
-        order = np.argsort(np.concatenate(tasks), kind="stable")
-        return np.concatenate(tasks)[order], np.concatenate(answers)[order]
+    def _with_edge(self, i: int, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The tasks in the parts of i and j, B⁻¹b on these, shape (k, p, p), and S."""
+        (first, second), p = (int(self.label[task]) for task in (i, j)), self.answer.shape[1]
+        if first == second:
+            tasks, places = self.parts[first], (int(self.place[i]), int(self.place[j]))
+            own = _solved(self.factors[first], _between(len(tasks), p, *places))
+        else:
+            tasks = np.concatenate([self.parts[first], self.parts[second]])
+            places = (int(self.place[i]), len(self.parts[first]) + int(self.place[j]))
+            right = _between(len(tasks), p, *places)
+            sides = zip((first, second), np.split(right, [len(self.parts[first])]))
+            own = np.concatenate([_solved(self.factors[part], side) for part, side in sides])
+        reach = own.sum(axis=0)
+        return tasks, own, own[places[0]] - own[places[1]] + reach.T @ self.common @ reach
 
 
 def _solved(factor: np.ndarray, right: np.ndarray) -> np.ndarray:
     """The solution for right-hand sides of shape (k, p) or (k, p, r)."""
     return dpotrs(factor, right.reshape(len(factor), -1), lower=1)[0].reshape(right.shape)
+
+
+def _between(k: int, p: int, first: int, second: int) -> np.ndarray:
+    """b ⊗ I among k tasks, shape (k, p, p)."""
+    right = np.zeros((k, p, p))
+    right[first], right[second] = np.eye(p), -np.eye(p)
+    return right
+
+
+def _answer(factor: np.ndarray, k: int, p: int) -> np.ndarray:
+    """Y of the k tasks of a part."""
+    return _solved(factor, np.tile(np.eye(p), (k, 1, 1)))
+
+
+def _said(system: TaskSystem, tasks: np.ndarray, answer: np.ndarray) -> np.ndarray:
+    """Σ_i (G_i + ρ)Y_i of some tasks."""
+    ridge = np.broadcast_to(system.ridge, system.shape)[tasks]
+    return (kernels.block_product(system.gram[tasks], answer) + ridge[..., None] * answer).sum(axis=0)
+
+
+def _common(said: np.ndarray, hub: np.ndarray) -> np.ndarray:
+    """M."""
+    common = np.linalg.solve(said, np.diag(hub))
+    return 0.5 * (common + common.T)
 
 
 def _norms(values: np.ndarray) -> np.ndarray:

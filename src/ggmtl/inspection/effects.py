@@ -98,26 +98,31 @@ class Part:
         if self.problem is None:
             width = before.shape[1]
             return WithoutEdge(before, before, np.zeros((width, width)))
-        if (found := self._by_parts(self.problem, i, j)) is not None:
-            return WithoutEdge(before, before + found[0], found[1])
+        change = self._by_parts(self.problem, i, j)
+        if change is not None and self.overview.factors is not None:
+            covariance = self.overview.factors.covariance_without(i, j, self._weight(self.problem, i, j))
+            if covariance is not None:
+                return WithoutEdge(before, before + change, covariance)
         return without_edge(self.problem, self.values, i, j, before, self.solver)
 
     def _without(self, i: int, j: int, start: np.ndarray | None) -> np.ndarray:
         before, problem = self.overview.models, self.problem
         if problem is None or not (edge := edge_between(problem.edges, i, j)).any():
             return before
+        if (change := self._by_parts(problem, i, j)) is not None:
+            return before + change
         if self.solver is None:
             return solve_inner(problem, np.where(edge, 0.0, self.values), before, tol=ROBUST_TOL).coefficients
-        if (found := self._by_parts(problem, i, j)) is not None:
-            return before + found[0]
         return before + change_without_edge(problem, self.values, before, i, j, self.solver, start)
 
-    def _by_parts(self, problem: InnerProblem, i: int, j: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """V' − V and S' in closed form, where the parts of the graph are small."""
-        factors, models = self.overview.factors, self.overview.models
+    def _weight(self, problem: InnerProblem, i: int, j: int) -> np.ndarray:
+        return self.values[edge_between(problem.edges, i, j)].sum() * problem.coupling
+
+    def _by_parts(self, problem: InnerProblem, i: int, j: int) -> np.ndarray | None:
+        """V' − V in closed form, where the parts of the graph are small."""
+        factors, models, weight = self.overview.factors, self.overview.models, self._weight(problem, i, j)
         if factors is None:
             return None
-        weight = self.values[edge_between(problem.edges, i, j)].sum() * problem.coupling
         size = np.sqrt(2.0) * float(np.linalg.norm(weight * (models[i] - models[j])))
         return factors.without_edge(models, i, j, weight, residual_of_change(size, problem.loss.moment))
 

@@ -163,8 +163,9 @@ class Survey:
 
 def survey_of(fit: GraphFit, folded: FoldedLoss, settings: Settings) -> Survey:
     """Look over all tasks, the graph and strengths as they were learned."""
-    folds = {k: _overview(fit, folded.training(k), folded.parts[k], settings)[0] for k in folded.scored}
-    total, system = _overview(fit, folded.total, None if folds else folded.total, settings)
+    copies = len(folded.scored) + 1
+    folds = {k: _overview(fit, folded.training(k), folded.parts[k], settings, copies)[0] for k in folded.scored}
+    total, system = _overview(fit, folded.total, None if folds else folded.total, settings, copies)
     if system is None or total.factors is not None or not pays(*system.shape):
         return Survey(total, folds, None)
     # Every fold has fewer rows.
@@ -173,9 +174,12 @@ def survey_of(fit: GraphFit, folded: FoldedLoss, settings: Settings) -> Survey:
 
 
 def _overview(
-    fit: GraphFit, training: LeastSquares, scored: LeastSquares | None, settings: Settings
+    fit: GraphFit, training: LeastSquares, scored: LeastSquares | None, settings: Settings, copies: int
 ) -> tuple[Overview, TaskSystem | None]:
-    """Of these rows, scored on others or not at all; with the system of their models for the squared penalty."""
+    """Of these rows, scored on others or not at all; with the system of their models for the squared penalty.
+
+    It is one of so many that are kept.
+    """
     tol = _ALL_ROWS_TOL if scored is None else MODEL_TOL
     solver = factors = None
     if not np.isfinite(fit.hub).all():
@@ -184,7 +188,7 @@ def _overview(
         problem, values = present_problem(fit, training, settings)
         if problem.penalty == "squared_l2":
             solver, right = FewSolves(problem.system(values)), problem.loss.moment
-            factors = Factors.of(solver.system)
+            factors = Factors.of(solver.system, copies)
             # Every task as well as rounding allows: beside heavy ones, a residual of all says nothing of light ones.
             start = fit.coefficients if factors is None else factors.solve(right, tol=0.0).value
             models = solver.solved(right, start, tol)

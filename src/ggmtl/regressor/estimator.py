@@ -199,7 +199,7 @@ class GGMTLRegressor(GrowingModel):
     def _fit(self, statistics: TaskStatistics):
         super()._fit(statistics)
         if self.penalty == "squared_l2" and not is_large(*self._coefficients.shape):
-            # What explanations ask for first is some hundredths of such a fit. Where it cannot be had now, they will
+            # What explanations ask for first is a tenth of such a fit at most. Where it cannot be had now, they will
             # say why; and no interruption undoes a fit that is done.
             with suppress(GGMTLError, ArithmeticError, np.linalg.LinAlgError, KeyboardInterrupt):
                 self._surveyed()
