@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 from scipy.special import polygamma
 
 from ggmtl import GGMTLRegressor, load_model
 from ggmtl.criteria.task_noise import _inverse_trigamma, _shrunken, task_precisions
-from ggmtl.errors import ParameterError
+from ggmtl.errors import ParameterError, SingularSystemError
 from ggmtl.inspection import explain_edge
 from ggmtl.statistics import LeastSquares
 
@@ -224,3 +226,18 @@ def test_intervals_follow_the_noise_also_where_rows_are_not_weighed_by_it(fitted
     before = model.noise_
     model.add_task(99, X[:3], y[:3])
     np.testing.assert_allclose(model.noise_[:-1], before, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_residuals_that_become_mere_rounding_say_nothing(seed, recwarn):
+    """Weights that span twenty decades, two features nearly the same: no division by zero on the way."""
+    rng, n = np.random.default_rng(seed), 20
+    tasks = np.repeat(np.arange(n), 2 + seed % 5)
+    X = rng.normal(size=(len(tasks), 3))
+    y = (X * rng.normal(size=(n // 5, 3))[tasks // 5]).sum(axis=1) + 0.1 * rng.normal(size=len(tasks))
+    X[:, 1] = X[:, 0] + 1e-4 * rng.normal(size=len(tasks))
+    weight = (10.0 ** rng.uniform(-10, 10, n))[tasks]
+    pairs = [(a, b) for a in range(n) for b in range(a + 1, n) if a // 5 == b // 5]
+    with suppress(SingularSystemError):
+        GGMTLRegressor(candidates=pairs, validation=2, noise="per_task").fit(X, y, tasks=tasks, sample_weight=weight)
+    assert not [str(warning.message) for warning in recwarn if warning.category is RuntimeWarning]

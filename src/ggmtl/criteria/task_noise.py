@@ -54,7 +54,7 @@ def _precisions(loss: LeastSquares, hub: np.ndarray) -> np.ndarray | None:
     noise, precisions = hub_evidence(loss, hub).noise, np.ones(loss.n_tasks)
     for step in range(_ROUNDS):
         residual, freedom = _residuals(loss, hub, precisions)
-        if step == 0 and not _differ(residual, freedom, loss):
+        if _are_rounding(residual, freedom, loss) or (step == 0 and not _differ(residual, freedom)):
             return None
         precisions = noise / _shrunken(residual, freedom)
     return precisions
@@ -70,11 +70,17 @@ def _residuals(loss: LeastSquares, hub: np.ndarray, precisions: np.ndarray) -> t
     return 2.0 * loss.task_values(models), np.maximum(loss.count - used, 0.0)
 
 
-def _differ(residual: np.ndarray, freedom: np.ndarray, loss: LeastSquares) -> bool:
-    """Whether the variances differ by more than chance; residuals that are mere rounding say nothing."""
+def _are_rounding(residual: np.ndarray, freedom: np.ndarray, loss: LeastSquares) -> bool:
+    """Whether residuals of some task are mere rounding, which says nothing."""
     known = freedom >= _LEAST_FREEDOM
     rounding = 1e-10 * float(loss.target_square.sum()) / max(float(loss.count.sum()), 1.0)
-    if known.sum() < _LEAST_TASKS or (residual[known] <= rounding * freedom[known]).any():
+    return bool((residual[known] <= rounding * freedom[known]).any())
+
+
+def _differ(residual: np.ndarray, freedom: np.ndarray) -> bool:
+    """Whether the variances differ by more than chance."""
+    known = freedom >= _LEAST_FREEDOM
+    if known.sum() < _LEAST_TASKS:
         return False
     logs, spread = _logs(residual[known], freedom[known])
     statistic = float(((logs - np.average(logs, weights=1.0 / spread)) ** 2 / spread).sum())
