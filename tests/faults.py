@@ -211,7 +211,7 @@ FAULTS = (
     Fault(
         "in closed form, other parts of the graph do not follow the common model",
         "parts.py",
-        "change = self.answer @ (self.common @ (reach @ force))",
+        "change = self.answer @ (self.common @ (pair.response.sum(axis=0) @ force))",
         "change = np.zeros_like(models)",
         "test_inspection_edges.py",
     ),
@@ -219,7 +219,7 @@ FAULTS = (
         "in closed form, the covariance is that with the edge",
         "parts.py",
         "return 0.5 * (after + after.T)",
-        "return 0.5 * (covariance + covariance.T)",
+        "return pair.covariance",
         "test_inspection_edges.py",
     ),
     Fault(

@@ -113,7 +113,8 @@ def test_factors_of_the_parts_tell_what_an_edge_does(hub, pair):
     np.testing.assert_allclose(system.apply(models), right, atol=1e-12 * np.abs(right).max())
     edge = (problem.edges == pair).all(axis=1)
     weight, left = values[edge].sum() * problem.coupling, np.where(edge, 0.0, values)
-    change, covariance = factors.without_edge(models, *pair, weight, 1e-10), factors.covariance_without(*pair, weight)
+    two = factors.pair(*pair)
+    change, covariance = factors.change(two, models, weight, 1e-10), factors.covariance(two, weight)
     after = np.linalg.solve(problem.system(left).dense(), right.ravel()).reshape(right.shape)
     np.testing.assert_allclose(change, after - models, atol=1e-11)
     assert change.any() == edge.any()
@@ -129,9 +130,9 @@ def test_an_edge_that_carries_a_task_without_rows_is_left_to_others():
     problem = InnerProblem(problem.loss, chain, problem.coupling, problem.hub, np.zeros(5))
     factors = Factors.of(problem.system(np.ones(4)))
     models = factors.solve(problem.loss.moment, tol=1e-13).value
-    assert factors.covariance_without(3, 4, problem.coupling) is None
-    assert factors.covariance_without(0, 1, problem.coupling) is not None
-    assert factors.without_edge(models, 0, 1, problem.coupling, 1e-10) is not None
+    assert factors.covariance(factors.pair(3, 4), problem.coupling) is None
+    assert factors.covariance(factors.pair(0, 1), problem.coupling) is not None
+    assert factors.change(factors.pair(0, 1), models, problem.coupling, 1e-10) is not None
     assert Factors.of(replace(problem, edges=chain[:3]).system(np.ones(3))) is None
 
 
@@ -158,7 +159,8 @@ def test_where_an_edge_is_all_that_is_known_its_part_is_factorised_without_it(hu
     i, j = problem.edges[edge]
     left = np.where(np.arange(len(values)) == edge, 0.0, values)
     monkeypatch.setattr("ggmtl.parts._GROWTH", 0.0)
-    found = Factors.of(problem.system(values)).covariance_without(i, j, values[edge] * problem.coupling)
+    factors = Factors.of(problem.system(values))
+    found = factors.covariance(factors.pair(i, j), values[edge] * problem.coupling)
     np.testing.assert_allclose(found, dense_covariance(problem.system(left), i, j), rtol=1e-9, atol=1e-12)
 
 

@@ -13,7 +13,7 @@ S = bᵀA⁻¹b, w = eΛ and u = w_i − w_j,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
@@ -21,7 +21,7 @@ from scipy.sparse.csgraph import connected_components
 
 from ggmtl import kernels
 from ggmtl.errors import SingularSystemError
-from ggmtl.solution import Solution
+from ggmtl.solution import Solution, relative_residual
 from ggmtl.system import TaskSystem
 
 # Factors are worth having where all copies of them together take at most so many operations, to which a part adds some
@@ -43,11 +43,8 @@ def parts_of(system: TaskSystem) -> list[np.ndarray]:
 def systems_of(system: TaskSystem, parts: list[np.ndarray]) -> Iterator[TaskSystem]:
     """B of all parts, as :func:`parts_of` has them: the tasks of each are drawn to a common model that is held."""
     label, place = _labels(parts, system.shape[0])
-    held = np.broadcast_to(system.ridge + system.hub, system.shape)
-    nothing = np.zeros_like(system.hub)
     for tasks, inside in zip(parts, _grouped(label[system.edges[:, 0]], len(parts))):
-        edges, weights = place[system.edges[inside]], system.edge_weights[inside]
-        yield TaskSystem(system.gram[tasks], edges, weights, system.coupling, nothing, held[tasks])
+        yield _part(system, tasks, place, inside)
 
 
 def factor_of(system: TaskSystem) -> np.ndarray:
@@ -59,6 +56,33 @@ def factor_of(system: TaskSystem) -> np.ndarray:
             "The system of the models is singular to working accuracy. Use a larger ridge or weaker coupling."
         )
     return factor
+
+
+def said_by(gram: np.ndarray, ridge: np.ndarray, answer: np.ndarray) -> np.ndarray:
+    """Σ_i (G_i + ρ)Y_i of some tasks, shape (p, p)."""
+    return (kernels.block_product(gram, answer) + ridge[..., None] * answer).sum(axis=0)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two tasks beside all edges.
+
+    Parameters
+    ----------
+    i, j : int
+    tasks : array of shape (k,)
+        Those in the parts of the two.
+    response : array of shape (k, p, p)
+        B⁻¹b on these.
+    covariance : array of shape (p, p)
+        S.
+    """
+
+    i: int
+    j: int
+    tasks: np.ndarray
+    response: np.ndarray
+    covariance: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -102,12 +126,12 @@ class Factors:
         operations, numbers = (size**3 + _PER_PART).sum(), (size**2).sum() + 2.0 * n * p**2
         if copies * operations > _OPERATIONS or copies * numbers > _NUMBERS:
             return None
-        answer, all_tasks = np.empty((n, p, p)), np.arange(n)
+        answer = np.empty((n, p, p))
         try:
             factors = [factor_of(own) for own in systems_of(system, parts)]
             for tasks, factor in zip(parts, factors):
                 answer[tasks] = _answer(factor, len(tasks), p)
-            said = _said(system, all_tasks, answer)
+            said = said_by(system.gram, np.broadcast_to(system.ridge, system.shape), answer)
             common = _common(said, system.hub)
         except (SingularSystemError, np.linalg.LinAlgError):
             return None
@@ -116,59 +140,63 @@ class Factors:
     def solve(self, right: np.ndarray, start: np.ndarray | None = None, tol: float = 1e-10) -> Solution:
         """Solve A V = right to a relative residual of `tol`, or as well as rounding allows."""
         value = self._solve(right) if start is None else start
-        scale, rounds = np.maximum(_norms(right), np.finfo(float).tiny), 0
+        rounds = 0
         while True:
             left = right - self.system.apply(value)
-            residual = float(np.max(_norms(left) / scale))
+            residual = relative_residual(left, right)
             if residual <= tol or rounds == _ROUNDS:
                 return Solution(value, 0, residual, "direct" if residual <= tol else "stalled", rounds + 1)
             value, rounds = value + self._solve(left), rounds + 1
 
-    def without_edge(self, models: np.ndarray, i: int, j: int, weight: np.ndarray, tol: float) -> np.ndarray | None:
-        """V' − V, shape (n, p), for an edge of weight w; None where its residual is above `tol`."""
-        tasks, own, covariance = self._with_edge(i, j)
-        reach, apart = own.sum(axis=0), models[i] - models[j]
+    def pair(self, i: int, j: int) -> Pair:
+        """What is known of two tasks, linked or not."""
+        (first, second), p = (int(self.label[task]) for task in (i, j)), self.answer.shape[1]
+        if first == second:
+            tasks, places = self.parts[first], (int(self.place[i]), int(self.place[j]))
+            response = _solved(self.factors[first], _between(len(tasks), p, *places))
+        else:
+            tasks = np.concatenate([self.parts[first], self.parts[second]])
+            places = (int(self.place[i]), len(self.parts[first]) + int(self.place[j]))
+            sides = np.split(_between(len(tasks), p, *places), [len(self.parts[first])])
+            response = np.concatenate([_solved(self.factors[k], side) for k, side in zip((first, second), sides)])
+        return Pair(i, j, tasks, response, _covariance(response, *places, self.common))
+
+    def change(self, pair: Pair, models: np.ndarray, weight: np.ndarray, tol: float) -> np.ndarray | None:
+        """V' − V without an edge of weight w, shape (n, p); None where its residual is above `tol`."""
+        i, j, apart = pair.i, pair.j, models[pair.i] - models[pair.j]
         try:
-            force = weight * np.linalg.solve(np.eye(len(weight)) - covariance * weight, apart)
+            force = weight * np.linalg.solve(np.eye(len(weight)) - pair.covariance * weight, apart)
         except np.linalg.LinAlgError:
             return None
-        change = self.answer @ (self.common @ (reach @ force))
-        change[tasks] += own @ force
+        change = self.answer @ (self.common @ (pair.response.sum(axis=0) @ force))
+        change[pair.tasks] += pair.response @ force
         left = self.system.apply(change)
         pull = weight * (apart + change[i] - change[j])
         left[i] -= pull
         left[j] += pull
         return change if np.linalg.norm(left) <= tol else None
 
-    def covariance_without(self, i: int, j: int, weight: np.ndarray) -> np.ndarray | None:
-        """S', shape (p, p), for an edge of weight w; None where nothing else holds the two."""
-        covariance = self._with_edge(i, j)[2]
+    def covariance(self, pair: Pair, weight: np.ndarray) -> np.ndarray | None:
+        """S' without an edge of weight w, shape (p, p); None where nothing else holds the two."""
         try:
-            after = np.linalg.solve(np.eye(len(weight)) - covariance * weight, covariance)
-            growth = np.diag(after) / np.diag(covariance)
+            after = np.linalg.solve(np.eye(len(weight)) - pair.covariance * weight, pair.covariance)
+            growth = np.diag(after) / np.diag(pair.covariance)
             if not ((growth > 0).all() and (growth <= _GROWTH).all()):
-                after = self._covariance_afresh(i, j)
+                after = self._covariance_afresh(pair.i, pair.j)
         except (SingularSystemError, np.linalg.LinAlgError):
             return None
         return 0.5 * (after + after.T)
 
     def _covariance_afresh(self, i: int, j: int) -> np.ndarray:
         """S' of an edge, from a factor of its part without it."""
-        system, tasks, place = self.system, self.parts[self.label[i]], self.place
-        inside = np.isin(system.edges[:, 0], tasks) & ~(system.edges == [i, j]).all(axis=1)
-        own = replace(
-            system,
-            gram=system.gram[tasks],
-            edges=place[system.edges[inside]],
-            edge_weights=system.edge_weights[inside],
-            hub=np.zeros_like(system.hub),
-            ridge=np.broadcast_to(system.ridge + system.hub, system.shape)[tasks],
-        )
+        system, tasks, places = self.system, self.parts[self.label[i]], (int(self.place[i]), int(self.place[j]))
+        inside = (self.label[system.edges[:, 0]] == self.label[i]) & ~(system.edges == [i, j]).all(axis=1)
+        own = _part(system, tasks, self.place, inside)
         factor, (k, p) = factor_of(own), own.shape
-        answer, response = _answer(factor, k, p), _solved(factor, _between(k, p, int(place[i]), int(place[j])))
-        said = self.said + _said(system, tasks, answer) - _said(system, tasks, self.answer[tasks])
-        reach = response.sum(axis=0)
-        return response[place[i]] - response[place[j]] + reach.T @ _common(said, system.hub) @ reach
+        answer, response = _answer(factor, k, p), _solved(factor, _between(k, p, *places))
+        ridge = np.broadcast_to(system.ridge, system.shape)[tasks]
+        said = self.said + said_by(own.gram, ridge, answer - self.answer[tasks])
+        return _covariance(response, *places, _common(said, system.hub))
 
     def _solve(self, right: np.ndarray) -> np.ndarray:
         own = np.empty_like(right)
@@ -176,20 +204,18 @@ class Factors:
             own[tasks] = _solved(factor, right[tasks])
         return own + self.answer @ (self.common @ own.sum(axis=0))
 
-    def _with_edge(self, i: int, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The tasks in the parts of i and j, B⁻¹b on these, shape (k, p, p), and S."""
-        (first, second), p = (int(self.label[task]) for task in (i, j)), self.answer.shape[1]
-        if first == second:
-            tasks, places = self.parts[first], (int(self.place[i]), int(self.place[j]))
-            own = _solved(self.factors[first], _between(len(tasks), p, *places))
-        else:
-            tasks = np.concatenate([self.parts[first], self.parts[second]])
-            places = (int(self.place[i]), len(self.parts[first]) + int(self.place[j]))
-            right = _between(len(tasks), p, *places)
-            sides = zip((first, second), np.split(right, [len(self.parts[first])]))
-            own = np.concatenate([_solved(self.factors[part], side) for part, side in sides])
-        reach = own.sum(axis=0)
-        return tasks, own, own[places[0]] - own[places[1]] + reach.T @ self.common @ reach
+
+def _part(system: TaskSystem, tasks: np.ndarray, place: np.ndarray, inside: np.ndarray) -> TaskSystem:
+    """B of the tasks of a part, given the places of all tasks in theirs and which edges are inside of it."""
+    held = np.broadcast_to(system.ridge, system.shape)[tasks] + system.hub
+    edges, weights = place[system.edges[inside]], system.edge_weights[inside]
+    return TaskSystem(system.gram[tasks], edges, weights, system.coupling, np.zeros_like(system.hub), held)
+
+
+def _covariance(response: np.ndarray, first: int, second: int, common: np.ndarray) -> np.ndarray:
+    """bᵀA⁻¹b, given B⁻¹b and M."""
+    reach = response.sum(axis=0)
+    return response[first] - response[second] + reach.T @ common @ reach
 
 
 def _solved(factor: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -209,21 +235,10 @@ def _answer(factor: np.ndarray, k: int, p: int) -> np.ndarray:
     return _solved(factor, np.tile(np.eye(p), (k, 1, 1)))
 
 
-def _said(system: TaskSystem, tasks: np.ndarray, answer: np.ndarray) -> np.ndarray:
-    """Σ_i (G_i + ρ)Y_i of some tasks."""
-    ridge = np.broadcast_to(system.ridge, system.shape)[tasks]
-    return (kernels.block_product(system.gram[tasks], answer) + ridge[..., None] * answer).sum(axis=0)
-
-
 def _common(said: np.ndarray, hub: np.ndarray) -> np.ndarray:
     """M."""
     common = np.linalg.solve(said, np.diag(hub))
     return 0.5 * (common + common.T)
-
-
-def _norms(values: np.ndarray) -> np.ndarray:
-    """Of every right-hand side."""
-    return np.sqrt((values**2).sum(axis=(0, 1)))
 
 
 def _labels(parts: list[np.ndarray], n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 from ggmtl import kernels
 from ggmtl.shifted_graph import JACOBI_CONDITION, IterativeGraph, SpectralGraph, conditions
-from ggmtl.solution import Solution
+from ggmtl.solution import Solution, norms
 from ggmtl.system import TaskSystem
 
 # Sums over the same rows differ in their last bits where they are taken in another order.
@@ -99,14 +99,14 @@ class SharedDesign:
 
     def solve(self, right: np.ndarray, start: np.ndarray | None = None, tol: float = 1e-10) -> Solution:
         """Solve A V = right from `start` until ‖R − A V‖ ≤ tol ‖R‖ for every right-hand side."""
-        scale = _norms(right)
+        scale = norms(right)
         goal, scale = tol * scale, np.where(scale > 0, scale, 1.0)
         value = np.zeros_like(right) if start is None else start.copy()
         residual = right.copy() if start is None else right - self._apply(value)
         iterations, applications, best = 0, int(start is not None), np.inf
         # A solution of the small systems is one of A up to rounding, which further rounds take away.
         for _ in range(_MAX_ROUNDS):
-            norm = _norms(residual)
+            norm = norms(residual)
             farthest = float((norm / scale).max())
             if (norm <= goal).all() or farthest > 0.5 * best:
                 status = "converged" if (norm <= goal).all() else "stalled"
@@ -116,7 +116,7 @@ class SharedDesign:
             value += correction
             residual = right - self._apply(value)
             iterations, applications = iterations + steps, applications + steps + 1
-        return Solution(value, iterations, float((_norms(residual) / scale).max()), "max_iter", applications)
+        return Solution(value, iterations, float((norms(residual) / scale).max()), "max_iter", applications)
 
     def _apply(self, values: np.ndarray) -> np.ndarray:
         """A · values, with one matrix product for all tasks, as their blocks are the same to rounding."""
@@ -155,8 +155,3 @@ def _graph_solver(system: TaskSystem, shifts: np.ndarray) -> SpectralGraph | Ite
     else:
         needed = p >= _LEAST_COEFFICIENTS
     return IterativeGraph(system.laplacian, float(shifts[0])) if needed else None
-
-
-def _norms(values: np.ndarray) -> np.ndarray:
-    """Norm for every right-hand side, shape () or (r,)."""
-    return np.sqrt(np.einsum("np...,np...->...", values, values))

@@ -9,6 +9,17 @@ import numpy as np
 from ggmtl.errors import SolverError
 
 
+def norms(values: np.ndarray) -> np.ndarray:
+    """Of every right-hand side of shape (n, p), or (n, p, r) for r of them."""
+    return np.sqrt(np.einsum("np...,np...->...", values, values))
+
+
+def relative_residual(residual: np.ndarray, right: np.ndarray) -> float:
+    """The largest ‖R − A V‖/‖R‖ over right-hand sides."""
+    scale = norms(right)
+    return float(np.max(norms(residual) / np.where(scale > 0, scale, 1.0)))
+
+
 @dataclass(frozen=True)
 class Solution:
     """What a solver returns.

@@ -20,7 +20,7 @@ from ggmtl.errors import SingularSystemError, check_choice
 from ggmtl.parts import Factors
 from ggmtl.preconditioners import DENSE_TASKS, BlockJacobi, Preconditioner, TwoLevel, make_preconditioner
 from ggmtl.shared_design import SharedDesign
-from ggmtl.solution import Solution
+from ggmtl.solution import Solution, norms, relative_residual
 from ggmtl.system import TaskSystem
 
 # A Cholesky factor of this order costs about as much as one iterative solve.
@@ -71,7 +71,7 @@ class Direct:
         """Solve A V = right; `start` and `tol` are not needed."""
         flat = right.reshape(right.shape[0] * right.shape[1], -1)
         value = cho_solve(self.factor, flat, check_finite=False).reshape(right.shape)
-        return Solution(value, 0, _relative_residual(right - self.system.apply(value), right), "direct", 1)
+        return Solution(value, 0, relative_residual(right - self.system.apply(value), right), "direct", 1)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class ConjugateGradient:
     @cached_property
     def stronger(self) -> ConjugateGradient:
         """What takes over where the trial fails."""
-        return replace(self, preconditioner=make_preconditioner(self.system), trial=None)
+        return replace(self, preconditioner=make_preconditioner(self.system), trial=None, has_reserve=False)
 
     def solve(self, right: np.ndarray, start: np.ndarray | None = None, tol: float = 1e-10) -> Solution:
         """Solve A V = right from `start` until ‖R − A V‖ ≤ tol ‖R‖ for every right-hand side."""
@@ -160,17 +160,17 @@ class ConjugateGradient:
             return Solution(value, 0, np.inf, "max_iter")
         residual = right.copy() if start is None else right - self.system.apply(start)
         values, residuals = (np.ascontiguousarray(np.moveaxis(each, 2, 0)) for each in (value, residual))
-        goal = tol * _norms(right)
-        goals = np.where(_norms(residual) > goal, goal, np.inf)
+        goal = tol * norms(right)
+        goals = np.where(norms(residual) > goal, goal, np.inf)
         max_iter = self.max_iter if self.trial is None else min(self.trial, self.max_iter)
         steps = kernels.conjugate_gradients(self.system.operator, cycle, values, residuals, goals, max_iter, _PATIENCE)
         value = np.ascontiguousarray(np.moveaxis(values, 0, 2))
         residual = right - self.system.apply(value)
-        status = "converged" if (_norms(residual) <= goal).all() else "max_iter"
-        return Solution(value, max(steps, default=0), _relative_residual(residual, right), status, sum(steps) + 1)
+        status = "converged" if (norms(residual) <= goal).all() else "max_iter"
+        return Solution(value, max(steps, default=0), relative_residual(residual, right), status, sum(steps) + 1)
 
     def _solve(self, right: np.ndarray, start: np.ndarray | None, tol: float) -> Solution:
-        goal = tol * _norms(right)
+        goal = tol * norms(right)
         value = np.zeros_like(right) if start is None else start.copy()
         per_cycle = 1 + (self.preconditioner.applications if isinstance(self.preconditioner, TwoLevel) else 0)
         cycle = self._compiled_cycle(right, tol)
@@ -180,7 +180,7 @@ class ConjugateGradient:
         while True:
             residual = right - self.system.apply(value) if applications or start is not None else right.copy()
             applications += 1
-            norm = _norms(residual)
+            norm = norms(residual)
             if (norm <= goal).all():
                 status = "converged"
                 break
@@ -198,7 +198,7 @@ class ConjugateGradient:
                 steps = kernels.conjugate_gradient(operator, cycle, value, residual, float(goal), remaining, _PATIENCE)
             iterations += steps
             applications += steps * per_cycle
-        return Solution(value, iterations, _relative_residual(residual, right), status, applications)
+        return Solution(value, iterations, relative_residual(residual, right), status, applications)
 
     def _compiled_cycle(self, right: np.ndarray, tol: float) -> kernels.Cycle | None:
         """The preconditioner for the fused kernel, or None where the kernel does not apply.
@@ -237,7 +237,7 @@ class ConjugateGradient:
             del correction, image
             previous = product
             steps += 1
-            norm = _norms(residual)
+            norm = norms(residual)
             if (norm <= goal).all():
                 break
             if norm.max() < 0.99 * best:
@@ -266,12 +266,3 @@ def prepare(system: TaskSystem, method: str = "auto") -> Direct | ConjugateGradi
 
 def _dots(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.einsum("np...,np...->...", a, b)
-
-
-def _norms(a: np.ndarray) -> np.ndarray:
-    return np.sqrt(_dots(a, a))
-
-
-def _relative_residual(residual: np.ndarray, right: np.ndarray) -> float:
-    scale = _norms(right)
-    return float(np.max(_norms(residual) / np.where(scale > 0, scale, 1.0)))

@@ -17,6 +17,7 @@ import numpy as np
 from ggmtl.bilevel import is_vast, present_problem
 from ggmtl.inner import InnerProblem, solve_inner
 from ggmtl.kernels import one_blas_thread
+from ggmtl.parts import Factors, Pair
 from ggmtl.posterior.few_solves import ROBUST_TOL, FewSolves
 from ggmtl.posterior.nearby import Change, Nearby
 from ggmtl.posterior.neighbourhood import Links, Near, few_size, near_size
@@ -98,10 +99,11 @@ class Part:
         if self.problem is None:
             width = before.shape[1]
             return WithoutEdge(before, before, np.zeros((width, width)))
-        change = self._by_parts(self.problem, i, j)
-        if change is not None and self.overview.factors is not None:
-            covariance = self.overview.factors.covariance_without(i, j, self._weight(self.problem, i, j))
-            if covariance is not None:
+        if self.overview.factors is not None:
+            pair, weight = self.overview.factors.pair(i, j), self._weight(self.problem, i, j)
+            change = self._change(self.overview.factors, pair, weight, self.problem)
+            covariance = self.overview.factors.covariance(pair, weight)
+            if change is not None and covariance is not None:
                 return WithoutEdge(before, before + change, covariance)
         return without_edge(self.problem, self.values, i, j, before, self.solver)
 
@@ -109,8 +111,10 @@ class Part:
         before, problem = self.overview.models, self.problem
         if problem is None or not (edge := edge_between(problem.edges, i, j)).any():
             return before
-        if (change := self._by_parts(problem, i, j)) is not None:
-            return before + change
+        if (factors := self.overview.factors) is not None:
+            change = self._change(factors, factors.pair(i, j), self._weight(problem, i, j), problem)
+            if change is not None:
+                return before + change
         if self.solver is None:
             return solve_inner(problem, np.where(edge, 0.0, self.values), before, tol=ROBUST_TOL).coefficients
         return before + change_without_edge(problem, self.values, before, i, j, self.solver, start)
@@ -118,13 +122,11 @@ class Part:
     def _weight(self, problem: InnerProblem, i: int, j: int) -> np.ndarray:
         return self.values[edge_between(problem.edges, i, j)].sum() * problem.coupling
 
-    def _by_parts(self, problem: InnerProblem, i: int, j: int) -> np.ndarray | None:
-        """V' − V in closed form, where the parts of the graph are small."""
-        factors, models, weight = self.overview.factors, self.overview.models, self._weight(problem, i, j)
-        if factors is None:
-            return None
-        size = np.sqrt(2.0) * float(np.linalg.norm(weight * (models[i] - models[j])))
-        return factors.without_edge(models, i, j, weight, residual_of_change(size, problem.loss.moment))
+    def _change(self, factors: Factors, pair: Pair, weight: np.ndarray, problem: InnerProblem) -> np.ndarray | None:
+        """V' − V in closed form; None where rounding spoils it."""
+        models = self.overview.models
+        size = np.sqrt(2.0) * float(np.linalg.norm(weight * (models[pair.i] - models[pair.j])))
+        return factors.change(pair, models, weight, residual_of_change(size, problem.loss.moment))
 
 
 @dataclass(frozen=True)

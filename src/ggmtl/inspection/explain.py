@@ -143,10 +143,10 @@ def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
     """Explain the edge between two tasks, or why there is none.
 
     A fit leaves behind what explanations need to know of all tasks. Only of many tasks (more than some 2,000 with ten
-    features, 600 with twenty), and of a model that was loaded or unpickled, the first question looks at all of them,
-    once, for a tenth to a third of the time of a fit. Each question is then answered in closed form where the graph
-    falls into small parts; else from the tasks near the two, where those tell it, and from all tasks where they do not:
-    as where thousands are tied tightly.
+    features, 600 with twenty), and of a model that was loaded, unpickled or copied, the first question looks at all of
+    them, once, for a tenth to a third of the time of a fit. Each question is then answered in closed form where the
+    graph falls into small parts; else from the tasks near the two, where those tell it, and from all tasks where they
+    do not: as where thousands are tied tightly.
 
     Parameters
     ----------

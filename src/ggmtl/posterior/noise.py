@@ -24,7 +24,7 @@ from scipy.sparse.csgraph import connected_components
 
 from ggmtl import kernels
 from ggmtl.inner import InnerProblem
-from ggmtl.parts import factor_of, parts_of, systems_of
+from ggmtl.parts import factor_of, parts_of, said_by, systems_of
 from ggmtl.posterior.few_solves import FewSolves
 from ggmtl.statistics import LeastSquares
 from ggmtl.system import TaskSystem
@@ -134,8 +134,8 @@ def noise_taken(system: TaskSystem, gram: np.ndarray) -> float:
         answer[part] = inverse.sum(axis=2)
     if not system.hub.any():
         return inside
-    own = system.gram @ answer + np.broadcast_to(system.ridge, system.shape)[..., None] * answer
-    said, taken = own.sum(axis=0), np.tensordot(answer, gram @ answer, axes=([0, 1], [0, 1]))
+    said = said_by(system.gram, np.broadcast_to(system.ridge, system.shape), answer)
+    taken = np.tensordot(answer, gram @ answer, axes=([0, 1], [0, 1]))
     return inside + float(np.trace(np.linalg.solve(said.T, taken * system.hub)))
 
 
