@@ -6,7 +6,7 @@ from sklearn.model_selection import GroupKFold, KFold, PredefinedSplit, Repeated
 
 from ggmtl import KNN, GGMTLRegressor, TaskGraph, TaskStatistics, load_model
 from ggmtl.baselines import HubRegressor
-from ggmtl.errors import InputError, MissingExtraError, ParameterError, SingularSystemError
+from ggmtl.errors import InputError, ParameterError, SingularSystemError
 from ggmtl.inspection import edge_stability
 
 SINGLE = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0}
@@ -81,13 +81,6 @@ def test_stability_of_very_few_tasks(rows, n_tasks):
     X, y, tasks = (part[rows[2] < n_tasks] for part in rows)
     model = GGMTLRegressor().fit(X, y, tasks=tasks)
     assert len(edge_stability(model, X, y, tasks=tasks, n_resamples=3).edges) <= 1
-
-
-@pytest.mark.parametrize(("name", "value"), [("device", "cuda")])
-def test_what_is_not_there_yet_is_refused(rows, name, value):
-    X, y, tasks = rows
-    with pytest.raises((ParameterError, MissingExtraError), match=name):
-        GGMTLRegressor(**{name: value}).fit(X, y, tasks=tasks)
 
 
 def test_a_verbose_fit_tells_how_far_it_is(rows, caplog):
