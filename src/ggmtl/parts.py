@@ -22,7 +22,7 @@ from scipy.sparse.csgraph import connected_components
 from ggmtl import kernels
 from ggmtl.errors import SingularSystemError
 from ggmtl.solution import Solution, relative_residual
-from ggmtl.system import TaskSystem
+from ggmtl.system import TaskSystem, edge_between
 
 # Factors are worth having where all copies of them together take at most so many operations, to which a part adds some
 # of its own, and at most so many numbers.
@@ -190,7 +190,7 @@ class Factors:
     def _covariance_afresh(self, i: int, j: int) -> np.ndarray:
         """S' of an edge, from a factor of its part without it."""
         system, tasks, places = self.system, self.parts[self.label[i]], (int(self.place[i]), int(self.place[j]))
-        inside = (self.label[system.edges[:, 0]] == self.label[i]) & ~(system.edges == [i, j]).all(axis=1)
+        inside = (self.label[system.edges[:, 0]] == self.label[i]) & ~edge_between(system.edges, i, j)
         own = _part(system, tasks, self.place, inside)
         factor, (k, p) = factor_of(own), own.shape
         answer, response = _answer(factor, k, p), _solved(factor, _between(k, p, *places))

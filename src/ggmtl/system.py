@@ -225,3 +225,9 @@ def laplacian(edges: np.ndarray, weights: np.ndarray, n: int, shift: np.ndarray 
     nodes = np.arange(n)
     rows, columns = np.concatenate([i, j, nodes]), np.concatenate([j, i, nodes])
     return sparse.csr_array((np.concatenate([-weights, -weights, degree]), (rows, columns)), shape=(n, n))
+
+
+def edge_between(edges: np.ndarray, i: int, j: int) -> np.ndarray:
+    """Which of the edges ties i and j, shape (m,)."""
+    i, j = sorted((i, j))
+    return (edges[:, 0] == i) & (edges[:, 1] == j)

@@ -24,7 +24,6 @@ from ggmtl.posterior.neighbourhood import Links, Near, few_size, near_size
 from ggmtl.posterior.removal import (
     WithoutEdge,
     change_without_edge,
-    edge_between,
     residual_of_change,
     without_edge,
 )
@@ -32,6 +31,7 @@ from ggmtl.posterior.survey import Overview
 from ggmtl.regressor import GGMTLRegressor
 from ggmtl.shell import logger, verbose_logging
 from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics
+from ggmtl.system import edge_between
 
 # Where the tasks near do not tell a variance, so many times as many are looked at next; and where they do not tell the
 # errors, at least so many, or as many as what is in doubt, to this power, asks for. From this share of all tasks on it

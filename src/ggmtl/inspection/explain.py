@@ -14,8 +14,8 @@ import numpy as np
 from ggmtl.errors import InputError, ParameterError, did_you_mean
 from ggmtl.inspection.effects import EdgeEffect, effects_of
 from ggmtl.posterior import user_units
-from ggmtl.posterior.removal import edge_between
 from ggmtl.regressor import GGMTLRegressor
+from ggmtl.system import edge_between
 from ggmtl.tasks import locate_tasks
 from ggmtl.tasks.tables import plain
 
@@ -236,7 +236,7 @@ def _agreements(
 
 def _common_neighbours(model: GGMTLRegressor, i: int, j: int) -> tuple[Any, ...]:
     edges = model.graph_.edges
-    first, second = (edges[(edges == task).any(axis=1)] for task in (i, j))
+    first, second = (edges[(edges[:, 0] == task) | (edges[:, 1] == task)] for task in (i, j))
     both = np.setdiff1d(np.intersect1d(first, second), [i, j])
     return tuple(model.tasks_[both].tolist())
 

@@ -19,10 +19,10 @@ from ggmtl import kernels
 from ggmtl.posterior.common_model import CommonModel
 from ggmtl.posterior.few_solves import FewSolves
 from ggmtl.posterior.neighbourhood import Near
-from ggmtl.posterior.removal import covariance_of, edge_between, pull_of_edge, response_to_pair
+from ggmtl.posterior.removal import covariance_of, pull_of_edge, response_to_pair
 from ggmtl.posterior.survey import FarAway, Overview
 from ggmtl.statistics import LeastSquares
-from ggmtl.system import TaskSystem
+from ggmtl.system import TaskSystem, edge_between
 
 # Relative residual of solves in the tasks near; where they only say which way coefficients move; and where they only
 # tell how much is in doubt.

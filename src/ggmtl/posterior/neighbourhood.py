@@ -58,8 +58,8 @@ class Near:
         tasks, place = np.sort(tasks), np.full(n, -1)
         place[tasks] = np.arange(len(tasks))
         ends = place[edges]
-        inside = (ends >= 0).sum(axis=1)
-        index, out = np.flatnonzero(inside == 2), np.flatnonzero(inside == 1)
+        first, second = (ends >= 0).T
+        index, out = np.flatnonzero(first & second), np.flatnonzero(first ^ second)
         other = np.where(ends[out, 0] < 0, edges[out, 0], edges[out, 1])
         leaving = np.column_stack([ends[out].max(axis=1), other])
         return cls(tasks, ends[index], index, leaving, weights[out])

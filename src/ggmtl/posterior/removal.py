@@ -17,7 +17,7 @@ from ggmtl.inner import InnerProblem, solve_inner
 from ggmtl.posterior.common_model import covariance_beside_hub
 from ggmtl.posterior.few_solves import MODEL_TOL, FewSolves
 from ggmtl.solvers import Direct, prepare
-from ggmtl.system import TaskSystem
+from ggmtl.system import TaskSystem, edge_between
 
 # Relative residual of what an edge changes: errors are then right to far better than a millionth. Of a change that is
 # small, less is asked: a residual below that of the models themselves tells nothing.
@@ -150,11 +150,6 @@ def covariance_of(response: np.ndarray, right: np.ndarray, system: TaskSystem, i
     left_over = right - system.apply(response)
     covariance = response[i] - response[j] + np.tensordot(response, left_over, ([0, 1], [0, 1]))
     return 0.5 * (covariance + covariance.T)
-
-
-def edge_between(edges: np.ndarray, i: int, j: int) -> np.ndarray:
-    """Which of the edges ties i and j, shape (m,)."""
-    return (edges == sorted((i, j))).all(axis=1)
 
 
 def _covariance_by_columns(system: TaskSystem, i: int, j: int) -> np.ndarray:
