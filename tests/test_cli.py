@@ -22,6 +22,7 @@ from ggmtl.cli import output  # noqa: E402
 from ggmtl.cli.app import app  # noqa: E402
 from ggmtl.cli.comparison import compare, methods  # noqa: E402
 from ggmtl.cli.workflow import Columns, load, read_rows  # noqa: E402
+from ggmtl.errors import InputError  # noqa: E402
 
 SALES = Columns("shop", "sales")
 COLUMNS = ("--task", "shop", "--target", "sales")
@@ -87,6 +88,13 @@ def test_predictions_are_those_of_the_model(fitted, folder):
     x = [float(row["price"]), row["colour"] == "green", row["colour"] == "red"]
     assert len(written) == 60
     assert float(row["prediction"]) == pytest.approx(model.coef_[task] @ x + model.intercept_[task])
+
+
+def test_a_category_may_not_have_the_name_of_a_column(tmp_path):
+    rows = [[shop, price, colour, price, sales] for shop, price, colour, sales in _rows()]
+    path = _write(tmp_path / "in.csv", rows, ("shop", "price", "colour", "colour=red", "sales"))
+    with pytest.raises(InputError, match="Two features would have the name 'colour=red'"):
+        read_rows(path, SALES)
 
 
 def test_encoding_is_remembered_for_files_with_fewer_categories(fitted, folder):

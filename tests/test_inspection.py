@@ -331,6 +331,14 @@ def test_stability_does_not_depend_on_the_number_of_processes():
     np.testing.assert_allclose(one.frequency, two.frequency)
 
 
+def test_a_backend_that_hands_over_all_results_at_once_will_do():
+    X, y, tasks = make(np.random.default_rng(8))
+    one = GGMTLRegressor(validation=2).fit(X, y, tasks=tasks)
+    with parallel_config(backend="multiprocessing"):
+        two = GGMTLRegressor(validation=2, n_jobs=2).fit(X, y, tasks=tasks)
+    assert two.validation_error_ == pytest.approx(one.validation_error_, rel=1e-9)
+
+
 def test_stability_refuses_other_tasks_and_no_resamples(fitted):
     X, y, tasks = make(np.random.default_rng(0))
     with pytest.raises(InputError, match="exactly the tasks"):

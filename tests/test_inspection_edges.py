@@ -533,7 +533,8 @@ def test_an_interruption_after_the_fit_does_not_undo_it(monkeypatch):
 
     monkeypatch.setattr("ggmtl.regressor.fitted.survey_of", interrupted)
     data = make_clusters(2, n_tasks=6, n_features=2, random_state=0)
-    model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
+    with pytest.warns(UserWarning, match="when the fit was done"):
+        model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
     assert model._survey is None
     assert model.status_ in ("converged", "flat")
 
@@ -584,3 +585,21 @@ def test_praise_only_where_the_whole_interval_is_a_gain(clusters):
 
     assert "is not clear: by 1.0 % (-0.5 to 2.5 %)" in said(Gain(0.01, -0.005, 0.025))
     assert said(Gain(-0.02, -0.03, -0.01)).startswith("The graph raises the error by 2.0 % (1.0–3.0 %)")
+
+
+def test_standard_errors_follow_the_noise_of_the_two_tasks():
+    """Quiet tasks among noisy ones, their rows not weighed by it: as the models' own standard errors say."""
+    random = np.random.default_rng(0)
+    tasks = np.repeat(np.arange(12), 40)
+    X, own = random.normal(size=(len(tasks), 2)), random.normal(size=(12, 2))
+    noise = np.where(np.arange(12) < 4, 0.2, 2.0)
+    y = (X * own[tasks]).sum(axis=1) + noise[tasks] * random.normal(size=len(tasks))
+    model = GGMTLRegressor(criterion="validation", candidates=[(10, 11)], max_iter=3).fit(X, y, tasks=tasks)
+    assert model._fit_used.precisions is None
+    assert model._noise_ratios() is not None
+    table = model.coefficients()
+    for pair in [(0, 1), (2, 3), (4, 5), (0, 5)]:
+        # Slopes are hardly drawn to the common model, so the two are next to independent.
+        variance = sum(table["standard_error"][table["task"] == task].to_numpy()[:2] ** 2 for task in pair)
+        found = [item.standard_error for item in explain_edge(model, *pair).features[:2]]
+        np.testing.assert_allclose(found, np.sqrt(variance), rtol=0.1)

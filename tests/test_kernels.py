@@ -345,3 +345,16 @@ def test_blas_runs_on_one_thread_within_fits_and_explanations(monkeypatch):
         explain_edge(model, 0, 2)
         assert blas_threads() == {2}
     assert seen == [{1}, {1}]
+
+
+def test_calls_that_overlap_leave_blas_as_it_was():
+    first, second = kernels.one_blas_thread(), kernels.one_blas_thread()
+    with threadpool_limits(2, "blas"):
+        before = blas_threads()
+        first.__enter__()
+        second.__enter__()
+        assert blas_threads() == {1}
+        first.__exit__(None, None, None)
+        assert blas_threads() == {1}
+        second.__exit__(None, None, None)
+        assert blas_threads() == before

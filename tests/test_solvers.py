@@ -176,6 +176,9 @@ def test_many_right_hand_sides_are_solved_as_each_alone():
     system = make(62, n=700, p=4, rows=12, coupling=[0.5] * 4)
     right = np.random.default_rng(0).normal(size=(*system.shape, 3))
     together = ConjugateGradient.of(system).solve(right, start=0.1 * right, tol=1e-10)
+    start = np.zeros((*system.shape, 1))
+    ConjugateGradient.of(system).solve(right[..., :1], start=start, tol=1e-10)
+    assert not start.any()
     for column in range(3):
         alone = ConjugateGradient.of(system).solve(right[..., column], tol=1e-10)
         np.testing.assert_allclose(together.value[..., column], alone.value, atol=1e-8)

@@ -445,3 +445,16 @@ def test_a_misspelt_column_is_answered_with_the_right_one(wrong):
     frame = pytest.importorskip("pandas").DataFrame({"score": [1.0], "age": [2.0], "school": ["a"], "w": [1.0]})
     with pytest.raises(InputError, match=r"The table has no column .*Did you mean"):
         TaskStatistics.from_frame(frame, **({"task": "school", "target": "score"} | wrong))
+
+
+@pytest.mark.parametrize("features", [["age", "score"], ["age", "age"], ["school", "age"]])
+def test_features_are_different_columns_and_not_the_target(features):
+    frame = pytest.importorskip("pandas").DataFrame({"score": [1.0], "age": [2.0], "school": ["a"]})
+    with pytest.raises(InputError, match="features must be different columns"):
+        TaskStatistics.from_frame(frame, task="school", target="score", features=features)
+
+
+def test_sums_cannot_be_overwritten():
+    statistics = TaskStatistics.from_arrays(*make_rows())
+    with pytest.raises(ValueError, match="read-only"):
+        statistics.gram[:] = 0.0

@@ -303,6 +303,12 @@ def test_auto_finds_the_categories_in_sorted_order(mixed, coded):
     assert_same(streamed, in_memory(one_hot(mixed, ["online", "small"])))
 
 
+def test_a_category_may_not_have_the_name_of_a_column(mixed):
+    mixed["kind=online"] = 1.0
+    with pytest.raises(InputError, match="Two features would have the name 'kind=online'"):
+        TaskStatistics.from_arrow_stream(pl.from_pandas(mixed), **COLUMNS, categories="auto")
+
+
 def test_numbers_may_be_categories_too(mixed):
     mixed["kind"] = np.arange(len(mixed)) % 3
     streamed = TaskStatistics.from_arrow_stream(pl.from_pandas(mixed), **COLUMNS, categories={"kind": [0, 1, 2]})

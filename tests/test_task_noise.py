@@ -225,7 +225,8 @@ def test_intervals_follow_the_noise_also_where_rows_are_not_weighed_by_it(fitted
     np.testing.assert_allclose(load_model(tmp_path / "model.ggmtl").noise_, model.noise_, rtol=1e-12)
     before = model.noise_
     model.add_task(99, X[:3], y[:3])
-    np.testing.assert_allclose(model.noise_[:-1], before, rtol=1e-6)
+    # All rows say how noisy tasks are; three more say little.
+    np.testing.assert_allclose(model.noise_[:-1], before, rtol=5e-3)
 
 
 @pytest.mark.parametrize("seed", range(1, 9))

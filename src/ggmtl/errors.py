@@ -6,6 +6,8 @@ working.
 
 import difflib
 import importlib
+import sys
+import warnings
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -70,3 +72,15 @@ def check_choice(parameter: str, value: object, choices: Iterable[str]) -> None:
     choices = tuple(choices)
     if value not in choices:
         raise ParameterError(f"{parameter} must be one of {', '.join(map(repr, choices))}. Got {value!r} instead.")
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line of the user's that led here: decorators make its distance vary."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_globals.get("__name__", "").split(".")[0] in _WITHIN and frame.f_back is not None:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
+# Frames of these are no user's.
+_WITHIN = {"ggmtl", "contextlib"}

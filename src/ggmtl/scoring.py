@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from joblib import Parallel, delayed, effective_n_jobs
@@ -81,14 +81,22 @@ def cross_validate(
             inside = None if journal is None else journal.inside(fold_name(k))
             kept.once(fold_name(k), partial(_score, folded, learn, k, inside))
     else:
-        pool = Parallel(n_jobs=n_jobs, return_as="generator")
-        results: Any = pool(delayed(_score)(folded, learn, k) for k in missing)
-        for squared, k in zip(results, missing):
+        jobs = [delayed(_score)(folded, learn, k) for k in missing]
+        for squared, k in zip(as_they_come(jobs, n_jobs), missing):
             kept.once(fold_name(k), partial(np.asarray, squared))
     errors = errors_of(folded, kept)
     if errors is None:
         raise ParameterError("There is no fold that could be held out.")
     return errors
+
+
+def as_they_come(jobs: list[Any], n_jobs: int | None) -> Iterable[Any]:
+    """The results of joblib's jobs in order, each as soon as it is there where the backend can do that."""
+    try:
+        pool = Parallel(n_jobs=n_jobs, return_as="generator")
+    except ValueError:
+        pool = Parallel(n_jobs=n_jobs)
+    return cast(Iterable[Any], pool(jobs))
 
 
 def _score(folded: FoldedLoss, learn: Learner, k: int, journal: Journal | None = None) -> np.ndarray:

@@ -7,10 +7,11 @@ reads input, deals folds, scales, turns coefficients back into the user's units,
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -24,6 +25,10 @@ from ggmtl.statistics import FoldedLoss, LeastSquares, Scaling, TaskStatistics, 
 from ggmtl.tasks import TaskData, locate_tasks, read_prediction, read_training, unknown_tasks_message
 
 logger = logging.getLogger("ggmtl")
+
+_Model = TypeVar("_Model")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 @contextmanager
@@ -42,6 +47,22 @@ def verbose_logging(verbose: int) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
+
+
+def all_or_nothing(method: Callable[Concatenate[_Model, _P], _T]) -> Callable[Concatenate[_Model, _P], _T]:
+    """A method that leaves the estimator as it was where it raises or is interrupted."""
+
+    @wraps(method)
+    def whole(self: _Model, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        before = vars(self).copy()
+        try:
+            return method(self, *args, **kwargs)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    return whole
 
 
 @dataclass(frozen=True)
@@ -82,6 +103,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
 
     # ------------------------------------------------------------------ fitting
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any = None, tasks: Any = None, *, sample_weight: Any = None, groups: Any = None):
         """Fit every task's model.
 
@@ -117,6 +139,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             del self.feature_names_in_
         return self._fit(statistics)
 
+    @all_or_nothing
     def fit_statistics(self, statistics: TaskStatistics):
         """Fit from sufficient statistics, without rows.
 
@@ -150,6 +173,8 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         self.coef_, self.intercept_ = self._scaling.to_user_units(models.coefficients)
         self.graph_ = models.graph
         self._common = models.common
+        for name in ("hub_coef_", "hub_intercept_"):
+            vars(self).pop(name, None)
         if models.common is not None:
             slopes, intercept = self._scaling.to_user_units(models.common)
             self.hub_coef_, self.hub_intercept_ = slopes, float(intercept)

@@ -153,7 +153,7 @@ class ConjugateGradient:
 
     def _columns_together(self, right: np.ndarray, start: np.ndarray | None, tol: float) -> Solution:
         """One round of the fused step for every right-hand side; what it leaves is the true residual."""
-        value = np.zeros_like(right) if start is None else start
+        value = np.zeros_like(right) if start is None else start.copy()
         # Whether blocks are inverted well enough is asked of one right-hand side; the true residual tells in the end.
         cycle = self._compiled_cycle(right.sum(axis=2), tol)
         if cycle is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from ggmtl.baselines._gibbs import ChainDraws, run_chain, start_state
 from ggmtl.baselines._graphs import covariance_to_graph
 from ggmtl.baselines._relation_priors import LassoRelation, WishartRelation
 from ggmtl.baselines._selection import check_strength
-from ggmtl.errors import ParameterError, check_choice
+from ggmtl.errors import ParameterError, check_choice, warn_user
 from ggmtl.shell import LearnedModels, TaskRegressor
 from ggmtl.statistics import LeastSquares, TaskStatistics, sum_of
 
@@ -164,9 +163,8 @@ def _warn_of_mixing(r_hat: dict[str, np.ndarray], n_samples: int) -> None:
     largest = max(float(np.max(values)) for values in r_hat.values())
     if largest > _TRUSTED_R_HAT:
         worst = max(r_hat, key=lambda name: float(np.max(r_hat[name])))
-        warnings.warn(
+        warn_user(
             f"BMSLRegressor: the chains do not agree yet (R-hat {largest:.2f} for {worst}). "
             f"Draw more with n_samples above {n_samples}, and a longer n_warmup.",
             ConvergenceWarning,
-            stacklevel=5,
         )

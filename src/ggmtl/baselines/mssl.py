@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from ggmtl.baselines._selection import (
     select_by_paths,
 )
 from ggmtl.baselines._sparse_precision import sparse_precision
-from ggmtl.errors import ParameterError
+from ggmtl.errors import ParameterError, warn_user
 from ggmtl.shell import LearnedModels, TaskRegressor
 from ggmtl.statistics import LeastSquares, TaskStatistics, sum_of
 
@@ -172,10 +171,9 @@ class MSSLRegressor(TaskRegressor):
         loss = centre(sum_of(folds), self.fit_intercept)
         fit = learn_structure(loss, strength, sparsity, self.max_iter, self.tol)
         if not fit.converged:
-            warnings.warn(
+            warn_user(
                 f"MSSLRegressor stopped at max_iter={self.max_iter} before the objective settled: raise it.",
                 ConvergenceWarning,
-                stacklevel=4,
             )
         attributes = {
             "strength_": strength,

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from ggmtl.cli.suspects import is_number, is_text
 from ggmtl.errors import InputError, ModelFileError
+from ggmtl.statistics.columns import check_different
 
 MAX_CATEGORIES = 50
 
@@ -37,7 +38,9 @@ class Encoding:
         columns = tuple((name, found) for name, found in columns if found is None or len(found) > 1)
         if not columns:
             raise InputError("No feature is left: every column has one value only. Give columns that vary.")
-        return cls(target, columns)
+        encoding = cls(target, columns)
+        check_different(encoding.feature_names)
+        return encoding
 
     @classmethod
     def from_plain(cls, value: Any) -> Encoding:
@@ -62,6 +65,15 @@ class Encoding:
         """Columns that a file must have."""
         return [name for name, _ in self.columns]
 
+    @property
+    def feature_names(self) -> list[str]:
+        """Names of the features, one for every category but the reference."""
+        return [
+            feature
+            for name, found in self.columns
+            for feature in ([name] if found is None else [f"{name}={category}" for category in found[1:]])
+        ]
+
     def notes(self) -> list[str]:
         """What was done to categories, in words."""
         return [
@@ -72,16 +84,15 @@ class Encoding:
 
     def features(self, table: pa.Table) -> dict[str, pa.ChunkedArray]:
         """Feature columns by name."""
-        out: dict[str, pa.ChunkedArray] = {}
+        out: list[pa.ChunkedArray] = []
         for name, found in self.columns:
             if found is None:
-                out[name] = _numbers(table[name], name)
+                out.append(_numbers(table[name], name))
                 continue
             text = _text(table[name])
             _check_categories(text, name, found)
-            for category in found[1:]:
-                out[f"{name}={category}"] = pc.cast(pc.equal(text, category), pa.float64())
-        return out
+            out += [pc.cast(pc.equal(text, category), pa.float64()) for category in found[1:]]
+        return dict(zip(self.feature_names, out))
 
 
 def _categories(column: pa.ChunkedArray, name: str, wanted: bool) -> tuple[str, ...] | None:

@@ -10,7 +10,6 @@ In the limit every task flows to a few attractors; tasks that share one are a cl
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from numbers import Integral
 
@@ -19,7 +18,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from sklearn.exceptions import ConvergenceWarning
 
-from ggmtl.errors import ParameterError
+from ggmtl.errors import ParameterError, warn_user
 from ggmtl.graph.task_graph import TaskGraph
 
 # Products formed at once: bounds the memory of the expansion where hubs make it dense.
@@ -134,11 +133,10 @@ def _limit(matrix, inflation, expansion, max_iter, prune, max_entries, tol) -> s
         if len(active) == 0:
             break
     else:
-        warnings.warn(
+        warn_user(
             f"Markov clustering did not converge in {max_iter} rounds ({len(active)} of {n} tasks move): "
             "the clusters are those of the last round. Raise max_iter, or inflation.",
             ConvergenceWarning,
-            stacklevel=3,
         )
         finished.append(_triplets(matrix, active, active))
     data, row, column = (np.concatenate(parts) for parts in zip(*finished))

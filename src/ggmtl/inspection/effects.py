@@ -160,6 +160,9 @@ class Effects:
         present = self._fit.edge_values > 0
         self._edges, self._values = self._fit.edges[present], self._fit.edge_values[present]
         self._parts: dict[int | None, Part] = {}
+        # σ_i²/σ² where tasks differ in noise and their rows are not weighed by it.
+        is_weighed = self._fit.precisions is not None or not np.isfinite(self._fit.hub).all()
+        self._ratios = None if is_weighed else model._noise_ratios()
 
     @property
     def held_out(self) -> bool:
@@ -179,7 +182,9 @@ class Effects:
         pair_errors = np.sum([part.pair for part in squares], axis=0)
         errors = np.sum([part.everyone for part in squares], axis=0)
         pair_rows, rows = sum(part.pair_rows for part in squares), sum(part.rows for part in squares)
-        return EdgeEffect(*pair, pair_errors / (pair_rows or 1.0), errors / rows)
+        before, after, covariance = pair
+        covariance = covariance + self._own_noise(i, j)
+        return EdgeEffect(before, after, covariance, pair_errors / (pair_rows or 1.0), errors / rows)
 
     @property
     def _scored(self) -> list[int | None]:
@@ -209,6 +214,18 @@ class Effects:
         removal = self._part(None).removal(i, j)
         return removal.before[[i, j]], removal.coefficients[[i, j]], removal.difference_covariance
 
+    def _own_noise(self, i: int, j: int) -> np.ndarray | float:
+        """What is to be added to S' where the rows of the two do not vary by σ²: Σ_i (σ_i²/σ² − 1) D_i⁻¹G_iD_i⁻¹.
+
+        D_i are the diagonal blocks of A without the edge: the models follow their own rows by D_i⁻¹, and a little more.
+        """
+        if self._ratios is None or self._settings.penalty != "squared_l2":
+            return 0.0
+        near = self._links.near(np.array([i, j]), 2)
+        loss = self._folded(self.statistics.take(near.tasks)).total
+        inverse = np.linalg.inv(self._nearby(i, j, near, loss).without_edge.diagonal_blocks())
+        return np.tensordot(self._ratios[near.tasks] - 1.0, inverse @ loss.gram @ inverse, axes=1)
+
     def _folded(self, statistics: TaskStatistics) -> FoldedLoss:
         return FoldedLoss(tuple(self._scaling.design(statistics)), self._scored_from)
 
@@ -231,12 +248,12 @@ class Effects:
         weights = 1.0 if self._fit.precisions is None else self._fit.precisions
         return Links.of(self._edges, self._values, self._fit.coupling, self.statistics.count * weights)
 
-    def _nearby(self, question: Question, near: Near, loss: LeastSquares) -> Nearby:
+    def _nearby(self, i: int, j: int, near: Near, loss: LeastSquares) -> Nearby:
         """The system of some tasks near the two, given their loss."""
         fit = self._fit
         problem = self._settings.problem(fit.weighed(loss, near.tasks), near.edges, fit.coupling, fit.hub)
         part = problem.system(self._values[near.index])
-        return Nearby(near, *near.places(question.i, question.j), part)
+        return Nearby(near, *near.places(i, j), part)
 
     def _squares_nearby(self, question: Question) -> list[Squares]:
         """The errors of every fold: from the tasks near, from more of them, or, where those will not do, from all."""
@@ -271,7 +288,7 @@ class Effects:
         if overview.far is None:
             return None, None
         training, scored = question.rows(fold)
-        nearby, models = self._nearby(question, near, training), overview.models[near.tasks]
+        nearby, models = self._nearby(question.i, question.j, near, training), overview.models[near.tasks]
         change = nearby.change(overview, overview.far, scored)
         if not change.is_enough:
             return change, None
@@ -287,9 +304,9 @@ class Effects:
         while common is not None:
             few = self._links.near(question.order, min(size, len(near.tasks)))
             loss = question.losses.total.of_tasks(np.searchsorted(near.tasks, few.tasks))
-            covariance = self._nearby(question, few, loss).covariance(common)
+            covariance = self._nearby(question.i, question.j, few, loss).covariance(common)
             if covariance is not None:
-                nearby = self._nearby(question, near, question.losses.total)
+                nearby = self._nearby(question.i, question.j, near, question.losses.total)
                 moved = nearby.rough_change(models[near.tasks], common)[[nearby.first, nearby.second]]
                 return models[pair], models[pair] + moved, covariance
             if len(few.tasks) == len(near.tasks):

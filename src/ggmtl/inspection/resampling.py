@@ -71,10 +71,14 @@ class Plan:
 # ---------------------------------------------------------------------- blocks
 
 
-def blocks_of(model: GGMTLRegressor, X: Any, y: Any, tasks: Any) -> tuple[list[LeastSquares], int]:
+def blocks_of(
+    model: GGMTLRegressor, X: Any, y: Any, tasks: Any, sample_weight: Any = None, groups: Any = None
+) -> tuple[list[LeastSquares], int]:
     """The scaled loss of every block of rows."""
     check_is_fitted(model, "coef_")
-    data = read_training(X, y, tasks, task=model.task, estimator=type(model).__name__)
+    data = read_training(
+        X, y, tasks, task=model.task, sample_weight=sample_weight, groups=groups, estimator=type(model).__name__
+    )
     if not np.array_equal(data.task_names, model.tasks_):
         raise InputError("edge_stability needs rows of exactly the tasks that the model was fitted on.")
     data = model._check_features(data)

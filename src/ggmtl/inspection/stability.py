@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed
+from joblib import delayed
 
 from ggmtl.errors import ParameterError
 from ggmtl.graph import TaskGraph
 from ggmtl.inspection.resampling import blocks_of, draw, plan_of, resample
 from ggmtl.regressor import GGMTLRegressor
+from ggmtl.scoring import as_they_come
 from ggmtl.shell import logger, verbose_logging
 
 _INTERVAL = (5.0, 95.0)
@@ -100,6 +101,9 @@ def edge_stability(
     tasks: Any = None,
     n_jobs: int | None = None,
     verbose: int = 1,
+    *,
+    sample_weight: Any = None,
+    groups: Any = None,
 ) -> EdgeStability:
     """Relearn the edges on resampled rows.
 
@@ -107,8 +111,8 @@ def edge_stability(
     ----------
     model : GGMTLRegressor
         Fitted.
-    X, y, tasks
-        The rows that it was fitted on.
+    X, y, tasks, sample_weight, groups
+        What it was fitted on; rows of one group are drawn together.
     n_resamples : int
         Bootstrap resamples.
     n_jobs : int, optional
@@ -126,9 +130,11 @@ def edge_stability(
     >>> stability.n_resamples, stability.graph(frequency=0.8).n_tasks
     (3, 12)
     """
+    if np.ndim(n_resamples):
+        raise ParameterError("n_resamples must be a whole number. Got an array instead: task labels go to tasks=.")
     if n_resamples != int(n_resamples) or n_resamples < 1:
         raise ParameterError(f"n_resamples must be a whole number of at least 1. Got {n_resamples!r} instead.")
-    blocks, seed = blocks_of(model, X, y, tasks)
+    blocks, seed = blocks_of(model, X, y, tasks, sample_weight, groups)
     plan = plan_of(model, blocks)
     random = np.random.default_rng(seed)
     weights = [draw(blocks, random) for _ in range(int(n_resamples))]
@@ -140,12 +146,7 @@ def edge_stability(
 def _told(jobs: list[Any], n_jobs: int | None) -> list[TaskGraph]:
     """The results of all jobs, with a line in the log every few seconds."""
     start, last, done = perf_counter(), perf_counter() - _PAUSE + _FIRST, []
-    try:
-        pool = Parallel(n_jobs=n_jobs, return_as="generator")
-    except ValueError:
-        # Not every backend can hand over results as they come.
-        pool = Parallel(n_jobs=n_jobs)
-    for result in cast(Any, pool(jobs)):
+    for result in as_they_come(jobs, n_jobs):
         done.append(result)
         if perf_counter() - last >= _PAUSE:
             last = perf_counter()

@@ -120,16 +120,24 @@ class TransferReport:
 
 
 @one_blas_thread()
-def transfer_report(model: GGMTLRegressor, X: Any = None, y: Any = None, tasks: Any = None) -> TransferReport:
+def transfer_report(
+    model: GGMTLRegressor,
+    X: Any = None,
+    y: Any = None,
+    tasks: Any = None,
+    *,
+    sample_weight: Any = None,
+    groups: Any = None,
+) -> TransferReport:
     """Compare every task alone, pooled, with the hub and with the graph.
 
     Parameters
     ----------
     model : GGMTLRegressor
         Fitted.
-    X, y, tasks : optional
-        Rows to cross-validate a copy of the model on; by default the errors of the model's own cross-validation,
-        which need no rows.
+    X, y, tasks, sample_weight, groups : optional
+        Rows, as in ``fit``, to cross-validate a copy of the model on; by default the errors of the model's own
+        cross-validation, which need no rows.
 
     Examples
     --------
@@ -142,9 +150,10 @@ def transfer_report(model: GGMTLRegressor, X: Any = None, y: Any = None, tasks: 
     (True, True)
     """
     if X is not None:
-        model = clone(model).fit(X, y, tasks)
+        rows = {"tasks": tasks, "sample_weight": sample_weight, "groups": groups}
+        model = clone(model).fit(X, y, **rows)
         if model._path_result.errors is None:
-            model = clone(model).set_params(validation=5).fit(X, y, tasks)
+            model = clone(model).set_params(validation=5).fit(X, y, **rows)
     result = model._path_result
     errors = result.errors
     if errors is None:

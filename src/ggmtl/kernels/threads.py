@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -35,10 +36,35 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController().select(user_api="blas")
 
 
+class _Limit:
+    """BLAS on one thread from the first caller's entry until the last one's leave: calls of several threads overlap."""
+
+    def __init__(self):
+        self._lock, self._inside, self._limit = threading.Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._limit.enter_context(_blas().limit(limits=1))
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._limit.close()
+
+
+@functools.cache
+def _limit(process: int) -> _Limit:
+    # One per process: a child of a fork knows no callers yet.
+    return _Limit()
+
+
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """BLAS and LAPACK on one thread; also a decorator."""
-    with _blas().limit(limits=1):
+    with _limit(os.getpid()):
         yield
 
 

@@ -140,9 +140,8 @@ class _Ties:
         total, drawn = table.sum(axis=1), table @ fit.coefficients
         # Tasks of one cluster draw to the same place to rounding: one kind.
         place = np.column_stack([total, drawn])
-        _, first, number = np.unique(
-            np.round(place / np.abs(place).max(axis=0), 9), axis=0, return_index=True, return_counts=True
-        )
+        largest = np.maximum(np.abs(place).max(axis=0), np.finfo(float).tiny)
+        _, first, number = np.unique(np.round(place / largest, 9), axis=0, return_index=True, return_counts=True)
         return cls(table[first], total[first], drawn[first], number / (n + 1.0))
 
     def priors(self, fit: GraphFit, task: _NewTask, scale: float) -> tuple[np.ndarray, np.ndarray]:

@@ -123,8 +123,8 @@ class Nearby:
     def covariance(self, common: CommonModel) -> np.ndarray | None:
         """S', shape (p, p); None where these tasks do not tell it to a small share."""
         p = self.part.shape[1]
-        response, right = response_to_pair(self._without_edge, self.first, self.second, self._solver)
-        covariance = covariance_of(response, right, self._without_edge, self.first, self.second)
+        response, right = response_to_pair(self.without_edge, self.first, self.second, self._solver)
+        covariance = covariance_of(response, right, self.without_edge, self.first, self.second)
         flat = response.reshape(len(response), p * p)
         lost = (self.near.passed_on(flat) * self.near.average(flat)).reshape(-1, p, p).sum(axis=0)
         scale = np.diag(covariance)
@@ -198,20 +198,20 @@ class Nearby:
         return self.part.edge_weights[edge].sum() * self.part.coupling
 
     @cached_property
-    def _without_edge(self) -> TaskSystem:
+    def without_edge(self) -> TaskSystem:
         """A' on these tasks, all others and the common model held."""
         edge = edge_between(self.part.edges, self.first, self.second)
         return self.near.held(replace(self.part, edge_weights=np.where(edge, 0.0, self.part.edge_weights)))
 
     @cached_property
     def _solver(self) -> FewSolves:
-        return FewSolves(self._without_edge)
+        return FewSolves(self.without_edge)
 
     @cached_property
     def _free(self) -> FewSolves:
         """Where all tasks follow the common model, no edge to another holds one of these back."""
         if self.near.is_closed:
             return self._solver
-        system = self._without_edge
+        system = self.without_edge
         free = replace(system, ridge=system.ridge - self.near.outside[:, None] * system.coupling)
         return FewSolves(free, self._solver, tuple(np.flatnonzero(self.near.outside).tolist()))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl.bilevel import Settings
 from ggmtl.candidates import Candidates
-from ggmtl.errors import GGMTLError, ModelFileError
+from ggmtl.errors import GGMTLError, ModelFileError, warn_user
 from ggmtl.memory import require_memory
 from ggmtl.model_file import read_model
 from ggmtl.path import PathResult, fit_path
@@ -23,7 +21,7 @@ from ggmtl.regressor.parameters import check_parameters, criterion_used, setting
 from ggmtl.regressor.placing import placed
 from ggmtl.regressor.resuming import journal_of
 from ggmtl.scoring import is_large
-from ggmtl.shell import LearnedModels, TaskRegressor, logger, verbose_logging
+from ggmtl.shell import LearnedModels, TaskRegressor, all_or_nothing, logger, verbose_logging
 from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics
 from ggmtl.tasks import TaskData
 
@@ -49,7 +47,8 @@ class GGMTLRegressor(GrowingModel):
         coordinate by coordinate (tasks may share some coefficients only).
     criterion : {"auto", "validation", "evidence"}
         What a good graph is: one that predicts held-out rows (the paper), or one with the highest marginal
-        likelihood. ``"auto"`` takes evidence wherever it is defined (squared penalty with a hub).
+        likelihood. ``"auto"`` takes evidence wherever it is defined (``"squared_l2"`` or ``"l1"`` with a hub) and may
+        learn all strengths (coupling, edge terms and ridge at their defaults).
     coupling : "auto", float or array of shape (d + 1,)
         Λ: learned, one number, or one per feature with the intercept last.
     hub : bool
@@ -60,9 +59,10 @@ class GGMTLRegressor(GrowingModel):
         γ. ``"auto"`` chooses along a sparsity path.
     candidates : "knn", "complete", array of pairs, or KNN(), Complete(), Coordinates()
         Which edges may exist.
-    validation : int, float or splitter
+    validation : int, float, splitter or None
         Folds, one share of rows to hold out (the paper: 0.2), or a scikit-learn splitter. By evidence, very many tasks
-        (n·(d + 1)² > 2¹⁸) hold out one of the folds only: their mean error is known well enough from it.
+        (n·(d + 1)² > 2¹⁸) hold out one of the folds only: their mean error is known well enough from it. None holds
+        out nothing: there is no ``validation_error_``, and evidence is the only criterion.
     noise : {"auto", "common", "per_task"}
         Whether all tasks are equally noisy, or each has a variance of its own, drawn to the others', by which its rows
         are weighed. ``"auto"``, by evidence and for n·(d + 1)² ≤ 2¹⁸: where residuals say that variances differ and
@@ -191,18 +191,30 @@ class GGMTLRegressor(GrowingModel):
         self.random_state = random_state
         self.verbose = verbose
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any = None, tasks: Any = None, *, sample_weight: Any = None, groups: Any = None):
         """Learn every task's model and the graph."""
         self._table_kind = table_kind(X)
         return super().fit(X, y, tasks, sample_weight=sample_weight, groups=groups)
 
+    @all_or_nothing
+    def fit_statistics(self, statistics: TaskStatistics):
+        """Fit from sufficient statistics, without rows."""
+        self._table_kind = self._group_folds = None
+        return super().fit_statistics(statistics)
+
     def _fit(self, statistics: TaskStatistics):
         super()._fit(statistics)
         if self.penalty == "squared_l2" and not is_large(*self._coefficients.shape):
             # What explanations ask for first is a tenth of such a fit at most. Where it cannot be had now, they will
-            # say why; and no interruption undoes a fit that is done.
-            with suppress(GGMTLError, ArithmeticError, np.linalg.LinAlgError, KeyboardInterrupt):
+            # say why.
+            try:
                 self._surveyed()
+            except (GGMTLError, ArithmeticError, np.linalg.LinAlgError):
+                pass
+            except KeyboardInterrupt:
+                # No interruption undoes a fit that is done.
+                warn_user("Interrupted when the fit was done: only what explanations ask for was not prepared.")
         return self
 
     def _held_out(self, data: TaskData) -> Any:
@@ -217,8 +229,7 @@ class GGMTLRegressor(GrowingModel):
         check_parameters(self)
         self._require_memory(folds)
         self._statistics = statistics
-        self._standard_errors = self._noise = self._posterior_kept = self._survey = None
-        self._ratios_known = False
+        self._forget_derived()
         self._attached = []
         settings, journal = settings_of(self, folds[0].n_features), journal_of(self, folds)
         with verbose_logging(self.verbose):
@@ -264,12 +275,13 @@ class GGMTLRegressor(GrowingModel):
             + (", and fit goes on from the checkpoint when it is called again." if self.checkpoint else "."),
         }
         if fit.status in reasons:
-            warnings.warn(reasons[fit.status], ConvergenceWarning, stacklevel=6)
+            warn_user(reasons[fit.status], ConvergenceWarning)
         logger.info("%s: %d steps, %s", result.criterion, fit.iterations, fit.status)
 
 
 # One text for all regressors.
 GGMTLRegressor.fit.__doc__ = TaskRegressor.fit.__doc__
+GGMTLRegressor.fit_statistics.__doc__ = TaskRegressor.fit_statistics.__doc__
 
 
 def load_model(path: str | Path) -> GGMTLRegressor:

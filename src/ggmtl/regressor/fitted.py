@@ -250,6 +250,7 @@ class FittedModel(TaskRegressor):
             folded = self._folded()
             self._survey = self._survey or survey_of(self._fit_used, folded, self._settings_used)
             self._noise_variance(folded)
+            self._noise_ratios(folded)
         return self._survey, self._noise_variance()
 
     @property
@@ -260,7 +261,7 @@ class FittedModel(TaskRegressor):
         own = np.ones(len(self.tasks_)) if ratios is None else ratios
         return np.sqrt(self._noise_variance() * own) * self._scaling.target_scale
 
-    def _noise_ratios(self) -> np.ndarray | None:
+    def _noise_ratios(self, folded: FoldedLoss | None = None) -> np.ndarray | None:
         """σ_i²/σ² of every task, None where all are one.
 
         Under ``noise="auto"`` tasks that differ in noise have intervals of their own also where their rows are not
@@ -270,7 +271,7 @@ class FittedModel(TaskRegressor):
         if fit.precisions is not None:
             return 1.0 / fit.precisions
         if not self._ratios_known:
-            self._ratios = None if self.noise == "common" else noise_ratios(fit.hub, self._folded().total)
+            self._ratios = None if self.noise == "common" else noise_ratios(fit.hub, (folded or self._folded()).total)
             self._ratios_known = True
         return self._ratios
 
@@ -278,6 +279,11 @@ class FittedModel(TaskRegressor):
         if self._standard_errors is None:
             self._standard_errors = self._posterior().standard_errors(self._scaling)
         return self._standard_errors
+
+    def _forget_derived(self) -> None:
+        """Drop what follows from models and statistics that change."""
+        self._standard_errors = self._noise = self._posterior_kept = self._survey = self._ratios = None
+        self._ratios_known = False
 
     def _kept_statistics(self, purpose: str) -> TaskStatistics:
         check_is_fitted(self, "coef_")

@@ -16,13 +16,16 @@ from ggmtl.path import PathResult
 from ggmtl.posterior import AttachedTask, attach, follow, insert_task, new_weights, take_tasks, user_units
 from ggmtl.regressor.fitted import FittedModel
 from ggmtl.scoring import FoldErrors
+from ggmtl.shell import all_or_nothing
 from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics, deal_folds, deal_holdout
 from ggmtl.tasks import TaskData, as_frame, locate_tasks, read_labels, read_training
+from ggmtl.tasks.tables import plain
 
 
 class GrowingModel(FittedModel):
     """Methods that add to a fitted model."""
 
+    @all_or_nothing
     @one_blas_thread()
     def partial_fit(
         self,
@@ -38,10 +41,12 @@ class GrowingModel(FittedModel):
         """Learn from more rows; the old ones are not needed, their statistics are.
 
         By default everything is learned anew from the statistics of all rows, so the result is that of
-        ``fit_statistics(forget · old + new)``, in whatever batches the rows came, and costs a fit. With
-        ``relearn=False`` graph, strengths and scaling stay, and only the models follow the rows: one linear solve.
-        The statistics are the same either way, so that many cheap calls and a last one with ``relearn=True`` end where
-        one fit of all rows does. New tasks are welcome; with ``relearn=False`` they are attached as by ``add_task``.
+        ``fit_statistics(forget · old + new)``, and costs a fit. With ``relearn=False`` graph, strengths and scaling
+        stay, and only the models follow the rows: one linear solve. The statistics are the same either way, so that
+        many cheap calls and a last one with ``relearn=True`` end where one call with all their rows does, but for the
+        folds: the rows of a call are dealt among themselves. A row that is sent again may then be held out in one copy
+        and learned from in the other; ``groups`` keep such rows together. New tasks are welcome in long form; with
+        ``relearn=False`` they are attached as by ``add_task``.
 
         Parameters
         ----------
@@ -72,6 +77,7 @@ class GrowingModel(FittedModel):
         joined = replace(old, cross=forget * old.cross) + self._collect(data, old)
         return self._fit(joined) if relearn else self._follow(joined)
 
+    @all_or_nothing
     @one_blas_thread()
     def add_task(self, name: Any, X: Any = None, y: Any = None):
         """Attach a new task without refitting the others.
@@ -105,6 +111,7 @@ class GrowingModel(FittedModel):
             empty = np.zeros_like(self._statistics.cross[:, :1])
             more = replace(self._statistics, cross=empty, task_names=label)
             self._statistics = self._statistics + (more if data is None else self._collect(data, self._statistics))
+            self._forget_derived()
         return self
 
     def _attach(self, label: np.ndarray, rows: LeastSquares) -> None:
@@ -121,14 +128,14 @@ class GrowingModel(FittedModel):
         levels = list(self._path_result.levels)
         levels[self._path_result.chosen] = fit
         result = replace(self._path_result, levels=tuple(levels))
-        self._standard_errors = self._noise = self._posterior_kept = self._survey = None
-        self._ratios_known = False
+        self._forget_derived()
         self._attached = list(zip(labels, covariances))
         self._statistics = replace(statistics, cross=statistics.cross[:, here], task_names=self.tasks_)
         self._set_models(self._learned(result, self._settings_used, self.graph_, {"path_": self.path_}))
         for position in np.setdiff1d(np.arange(len(statistics.task_names)), here):
             self._attach(statistics.task_names[[position]], take_tasks(total, [position]))
         self._statistics = statistics
+        self._forget_derived()
         return self
 
     def _deal(self, data: TaskData) -> np.ndarray | None:
@@ -147,9 +154,22 @@ class GrowingModel(FittedModel):
                 "The model was fitted "
                 + ("with tasks: give them here too, as tasks=." if self._reads_tasks else "without tasks.")
             )
+        if not self._reads_tasks:
+            self._check_columns_of_target(data)
         if data.tasks.dtype.kind in "US" and self.tasks_.dtype.kind not in "US":
             raise InputError(f"The task labels must be of the kind {self.tasks_.dtype}, as in fit.")
         return self._check_features(data)
+
+    def _check_columns_of_target(self, data: TaskData) -> None:
+        """One task per column of y: the columns must be those of ``fit``, with or without tasks that came later."""
+        given, known = set(data.task_names.tolist()), self.tasks_.tolist()
+        later = {plain(label) for label, _ in self._attached}
+        if not set(known) - later <= given <= set(known):
+            wanted = f"one column for each of the {len(known)} tasks" if self._target_is_matrix else "one dimension"
+            raise InputError(
+                f"y must have {wanted}, as in fit ({', '.join(map(repr, known[:5]))}{' …' if len(known) > 5 else ''}). "
+                f"Got {len(given)} column(s) instead: {', '.join(map(repr, sorted(given, key=str)[:5]))}."
+            )
 
     def _check_features(self, data: TaskData) -> TaskData:
         width = data.X.shape[1]
@@ -167,7 +187,7 @@ class GrowingModel(FittedModel):
         return replace(data, feature_names=known)
 
     def _collect(self, data: TaskData, like: TaskStatistics) -> TaskStatistics:
-        """Statistics of rows, dealt into folds by the rule that dealt the others; groups stay in their folds."""
+        """Statistics of rows, dealt into folds among themselves; groups stay in their folds."""
         if not like.n_folds:
             return TaskStatistics.from_data(data)
         seed = 0 if self.random_state is None else int(self.random_state)
@@ -216,7 +236,10 @@ class GrowingModel(FittedModel):
         position = int(np.searchsorted(self.tasks_, label[0]))
         old, result, graph = self._fit_used, self._path_result, self.graph_
         fit = insert_task(old, attached, position)
-        levels = [replace(level, coefficients=level.coefficients[:0]) for level in result.levels]
+        levels = [
+            replace(level, coefficients=level.coefficients[:0], edges=level.edges + (level.edges >= position))
+            for level in result.levels
+        ]
         levels[result.chosen] = fit
         errors = result.errors and FoldErrors(
             np.insert(result.errors.squared, position, 0.0, axis=2),
@@ -230,15 +253,15 @@ class GrowingModel(FittedModel):
             np.append(graph.weights, weights),
             names,
         )
-        if self._standard_errors is not None:
+        self.tasks_ = names
+        if self._statistics is None:
+            # All that is known of the uncertainty of the others is what the file said.
             T = user_units(self._scaling)
             variance = self._noise_variance() * np.diag(T @ attached.covariance @ T.T)
-            self._standard_errors = np.insert(self._standard_errors, position, np.sqrt(variance), axis=0)
-        self._posterior_kept = self._survey = None
-        self.tasks_ = names
-        if self._ratios is not None:
-            # Its rows are too few to tell how noisy it is.
-            self._ratios = np.insert(self._ratios, position, 1.0)
+            self._standard_errors = np.insert(self._standard_errors_used(), position, np.sqrt(variance), axis=0)
+            if self._ratios is not None:
+                # Its rows are too few to tell how noisy it is.
+                self._ratios = np.insert(self._ratios, position, 1.0)
         if np.isfinite(fit.hub).all():
             # Under an infinite hub there is one model for all, which needs no place of its own.
             self._attached = [*self._attached, (label[0], attached.covariance)]

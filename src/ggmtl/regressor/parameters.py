@@ -17,6 +17,8 @@ from ggmtl.inner import PENALTIES
 
 CRITERIA = ("auto", "validation", "evidence")
 NOISES = ("auto", "common", "per_task")
+# Penalties whose graphs may be learned by evidence.
+_BY_EVIDENCE = ("squared_l2", "l1")
 _NEGLIGIBLE_RIDGE = 1e-6
 
 
@@ -65,7 +67,7 @@ def criterion_used(model: Any) -> str:
     if model.criterion != "auto":
         return model.criterion
     plain = (
-        model.penalty in ("squared_l2", "l1")
+        model.penalty in _BY_EVIDENCE
         and model.hub
         and isinstance(model.coupling, str)
         and model.edge_entropy == "auto"
@@ -95,11 +97,13 @@ def check_parameters(model: Any) -> None:
     squared = model.penalty == "squared_l2"
     if model.hypergradient == "frozen" and squared:
         raise ParameterError('hypergradient="frozen" is for penalty="l2" and "l1"; the squared penalty has one form.')
+    if model.hypergradient == "frozen" and criterion_used(model) == "evidence":
+        raise ParameterError('hypergradient="frozen" is for criterion="validation", which has to be given here.')
     if model.criterion == "evidence":
-        if not squared or not model.hub:
+        if model.penalty not in _BY_EVIDENCE or not model.hub:
             raise ParameterError(
-                'criterion="evidence" needs penalty="squared_l2" and hub=True: only there is the marginal likelihood '
-                'in closed form and finite for every graph. Use criterion="validation".'
+                'criterion="evidence" needs penalty="squared_l2" or "l1" and hub=True: only there is a marginal '
+                'likelihood that is finite for every graph. Use criterion="validation".'
             )
         if not isinstance(model.coupling, str) or model.edge_entropy != "auto" or model.edge_l1 or model.edge_l2:
             raise ParameterError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,16 @@ def plan_columns(
             _check_numeric(column, schema.field(column).type, source, "features must be numeric")
     _check_numeric(options.target, schema.field(options.target).type, source, "the target must be numeric")
     fixed = {column: tuple(values) for column, values in categories.items()}
-    return ColumnPlan(options.task, options.target, chosen, options.sample_weight, fixed)
+    plan = ColumnPlan(options.task, options.target, chosen, options.sample_weight, fixed)
+    check_different(plan.feature_names)
+    return plan
+
+
+def check_different(names: Sequence[str]) -> None:
+    """Refuse features of one name, as of a column ``"a=b"`` beside a category b of ``"a"``."""
+    for name, number in Counter(names).items():
+        if number > 1:
+            raise InputError(f"Two features would have the name {name!r}: rename a column, or leave one out.")
 
 
 def text_columns(schema: pa.Schema, columns: Iterable[str]) -> list[str]:

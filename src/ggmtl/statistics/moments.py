@@ -84,6 +84,10 @@ class TaskStatistics(StreamReaders):
         for column in [task, target, *chosen, *([sample_weight] if sample_weight else [])]:
             if column not in known:
                 raise InputError(f"The table has no column {column!r}.{did_you_mean(column, known)}")
+        if len({*chosen, task, target}) < len(chosen) + 2:
+            raise InputError(
+                f"features must be different columns, neither the task nor the target. Got {chosen} instead."
+            )
         weight = table[sample_weight].to_numpy() if sample_weight else None
         data = read_training(
             table.select([task, *chosen]).to_native(), table[target].to_native(), task=task, sample_weight=weight
@@ -147,7 +151,9 @@ class TaskStatistics(StreamReaders):
     @cached_property
     def _raw(self) -> np.ndarray:
         """Cross products of (x, 1, y) themselves, summed over folds, shape (n, d+2, d+2)."""
-        return self.transformed(np.zeros(self.n_features), np.ones(self.n_features), 0.0, 1.0).cross.sum(axis=0)
+        raw = self.transformed(np.zeros(self.n_features), np.ones(self.n_features), 0.0, 1.0).cross.sum(axis=0)
+        raw.flags.writeable = False
+        return raw
 
     @property
     def gram(self) -> np.ndarray:

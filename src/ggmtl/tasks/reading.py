@@ -7,6 +7,7 @@ every row has a task label, and that weights are positive.
 from __future__ import annotations
 
 import warnings
+from hashlib import blake2b
 from typing import Any
 
 import narwhals.stable.v1 as nw
@@ -14,7 +15,7 @@ import numpy as np
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.validation import column_or_1d
 
-from ggmtl.errors import InputError
+from ggmtl.errors import InputError, warn_user
 from ggmtl.tasks.columns import float_array, is_list_of_pairs, join_pairs, split_columns
 from ggmtl.tasks.data import TaskData
 from ggmtl.tasks.labels import read_labels
@@ -77,11 +78,9 @@ def read_prediction(
     if feature_names is not None and names is not None and names != feature_names:
         raise InputError(_other_names_message(names, feature_names))
     elif feature_names is not None and names is None:
-        warnings.warn(
-            f"X does not have valid feature names, but {estimator} was fitted with feature names", stacklevel=3
-        )
+        warn_user(f"X does not have valid feature names, but {estimator} was fitted with feature names")
     elif feature_names is None and names is not None:
-        warnings.warn(f"X has feature names, but {estimator} was fitted without feature names", stacklevel=3)
+        warn_user(f"X has feature names, but {estimator} was fitted without feature names")
     if matrix.shape[1] != n_features:
         raise InputError(
             f"X has {matrix.shape[1]} features, but {estimator} is expecting {n_features} features as input"
@@ -174,7 +173,7 @@ def _one_task_per_column(matrix, target, names, y, sample_weight, groups) -> Tas
     group = None if groups is None else read_labels(groups, "groups", n_rows)
     if group is None and n_tasks > 1:
         # A row is held out of all tasks at once, so that they have the same design in every fold.
-        group = np.unique(matrix, axis=0, return_inverse=True)[1].reshape(-1)
+        group = _groups_of_equal_rows(matrix)
     data = TaskData(
         np.tile(matrix, (n_tasks, 1)),
         target.T.ravel(),
@@ -184,6 +183,14 @@ def _one_task_per_column(matrix, target, names, y, sample_weight, groups) -> Tas
         groups=None if group is None else np.tile(group, n_tasks),
     )
     return _without_zero_weights(data)
+
+
+def _groups_of_equal_rows(matrix: np.ndarray) -> np.ndarray:
+    """A label for every row, the same for equal rows, also of other tables, shape (rows,)."""
+    # There are a positive and a negative zero.
+    rows, place = np.unique(matrix + 0.0, axis=0, return_inverse=True)
+    labels = [int.from_bytes(blake2b(row.tobytes(), digest_size=8).digest(), "little", signed=True) for row in rows]
+    return np.array(labels, dtype=np.int64)[place.reshape(-1)]
 
 
 def _without_zero_weights(data: TaskData) -> TaskData:
