@@ -90,6 +90,30 @@ def test_predictions_are_those_of_the_model(fitted, folder):
     assert float(row["prediction"]) == pytest.approx(model.coef_[task] @ x + model.intercept_[task])
 
 
+def test_labels_and_cells_stay_as_they_are(tmp_path):
+    rows = [[{"shop 0": "1", "shop 1": "01", "shop 2": "001", "shop 3": "1.0"}[row[0]], *row[1:]] for row in _rows()]
+    _write(tmp_path / "in.csv", rows)
+    assert _run("fit", tmp_path / "in.csv", *COLUMNS, "--output", tmp_path / "m.ggmtl").exit_code == 0
+    assert load(tmp_path / "m.ggmtl")[0].tasks_.tolist() == ["001", "01", "1", "1.0"]
+    odd = [["01", "0.10", "red", "007"], ["1", "1e-1", "blue", ""], ["1.0", "+2", "red", 'a "b", c']]
+    _write(tmp_path / "new.csv", odd, ("shop", "price", "colour", "note"))
+    assert _run("predict", tmp_path / "m.ggmtl", tmp_path / "new.csv", "--output", tmp_path / "p.csv").exit_code == 0
+    with (tmp_path / "p.csv").open(newline="", encoding="utf-8") as file:
+        header, *written = csv.reader(file)
+    assert header[-1] == "prediction"
+    assert [row[:-1] for row in written] == odd
+    assert len({float(row[-1]) for row in written}) == 3
+
+
+def test_the_model_is_there_before_anything_is_said(folder, tmp_path, monkeypatch):
+    def stop(_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("ggmtl.cli.app.show_summary", stop)
+    _run("fit", folder / "in.csv", *COLUMNS, "--output", tmp_path / "m.ggmtl")
+    assert load(tmp_path / "m.ggmtl")[0].coef_.shape == (4, 3)
+
+
 def test_a_category_may_not_have_the_name_of_a_column(tmp_path):
     rows = [[shop, price, colour, price, sales] for shop, price, colour, sales in _rows()]
     path = _write(tmp_path / "in.csv", rows, ("shop", "price", "colour", "colour=red", "sales"))

@@ -237,3 +237,14 @@ def test_column_names_that_are_not_utf8_are_refused(tmp_path):
     (tmp_path / "rows.csv").write_bytes(b"t,x,\x80y\na,1,2\n")
     with pytest.raises(InputError, match="UTF-8"):
         TaskStatistics.from_csv(tmp_path / "rows.csv", task="t", target="y")
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("slope", [0.0, 2.0])
+def test_a_constant_column_beside_a_target_without_noise(seed, slope):
+    rng = np.random.default_rng(seed)
+    tasks = rng.integers(0, 20, 600)
+    dummies = np.eye(3)[rng.integers(0, 3, 600)]
+    X = np.column_stack([rng.normal(10, 2, 600), np.full(600, 3.0), rng.integers(0, 2, 600), dummies[:, 1:]])
+    y = 5.0 + slope * X[:, 0]
+    np.testing.assert_allclose(GGMTLRegressor().fit(X, y, tasks=tasks).predict(X, tasks=tasks), y, rtol=1e-5)

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import gammaln
 from scipy.stats import multivariate_normal
 
-from ggmtl import GGMTLRegressor
+from ggmtl import GGMTLRegressor, load_model
 from ggmtl.bilevel import Settings
 from ggmtl.bilevel.by_coordinates import learn_by_coordinates, probability_of_sharing
 from ggmtl.candidates import KNN, Candidates, Complete
@@ -210,7 +210,7 @@ def test_l1_keeps_to_what_must_and_may_be_linked():
 
 def test_sharing_along_edges_is_told_per_coefficient():
     loss, settings = losses(star(1), 300), settings_for(losses(star(1), 300))
-    chances = probability_of_sharing(loss, settings, hub_level(loss, settings), np.array([[0, 1], [2, 3]]))
+    chances = probability_of_sharing(loss, settings, hub_level(loss, settings).hub, np.array([[0, 1], [2, 3]]))
     assert chances.shape == (2, 16)
     assert chances[0, :2].min() > chances[0, 2:].mean()
     assert chances[1].mean() < 0.3
@@ -286,7 +286,7 @@ def test_common_model_of_the_posterior_is_that_of_the_hub():
     np.testing.assert_allclose(expected @ right / evidence.noise, posterior.mean[2], rtol=1e-6)
 
 
-def test_shared_features_names_what_the_centre_of_a_star_copied():
+def test_shared_features_names_what_the_centre_of_a_star_copied(tmp_path):
     data = make_star(n_samples=160, random_state=0)
     model = GGMTLRegressor(penalty="l1").fit(data.X, data.y, tasks=data.tasks)
     table = shared_features(model)
@@ -297,3 +297,6 @@ def test_shared_features_names_what_the_centre_of_a_star_copied():
     gap = np.abs(data.coefficients[columns["task"][likely], place] - data.coefficients[columns["other"][likely], place])
     assert likely.any()
     assert (gap < 0.3).mean() > 0.7
+    model.save(tmp_path / "model.ggmtl", keep_statistics=True)
+    again = shared_features(load_model(tmp_path / "model.ggmtl"))
+    np.testing.assert_allclose(again["probability"], columns["probability"], atol=1e-3)

@@ -56,16 +56,18 @@ def learn_by_coordinates(
         return [_with_l1(near, loss, settings)]
     # Where evidence is only sampled, its value is not known.
     rival = max(hub.value - near.value, 0.0) if np.isfinite(near.value) else 0.0
-    posterior, allowed = _slopes_of(loss, settings, hub), _allowed(settings, propose, hub)
+    posterior, allowed = _slopes_of(loss, settings, hub.hub), _allowed(settings, propose, hub)
     shared = shared_coefficients(posterior, allowed, seed, rival)
     chosen = _shared_graph(shared, loss, settings, hub) if shared.score > rival else _with_l1(near, loss, settings)
     return [chosen]
 
 
 def probability_of_sharing(
-    loss: LeastSquares, settings: Settings, hub: GraphFit, edges: np.ndarray, seed: int = 0
+    loss: LeastSquares, settings: Settings, hub: np.ndarray, edges: np.ndarray, seed: int = 0
 ) -> np.ndarray:
     """Probability that the two tasks of an edge share each coefficient, shape (m, p); zero for the intercept.
+
+    `hub` are the strengths of the hub without edges, shape (p,).
 
     Tasks that take coefficients from several others are judged beside all of these; any other pair by itself.
     """
@@ -81,8 +83,8 @@ def probability_of_sharing(
     return out
 
 
-def _slopes_of(loss: LeastSquares, settings: Settings, hub: GraphFit) -> HubPosterior:
-    return hub_posterior(loss, hub.hub, hub_evidence(loss, hub.hub)).columns(settings.slopes)
+def _slopes_of(loss: LeastSquares, settings: Settings, hub: np.ndarray) -> HubPosterior:
+    return hub_posterior(loss, hub, hub_evidence(loss, hub)).columns(settings.slopes)
 
 
 def _allowed(settings: Settings, propose: Propose, hub: GraphFit) -> np.ndarray | None:

@@ -18,7 +18,6 @@ from ggmtl import GGMTLRegressor, __version__
 from ggmtl.cli import comparison, workflow
 from ggmtl.cli.files import MODELS, TABLES, check_output, check_page
 from ggmtl.cli.output import complain, say, show_comparison, show_summary, working
-from ggmtl.cli.tables import write_table
 from ggmtl.errors import GGMTLError, InputError
 from ggmtl.report import write_report
 from ggmtl.summary import count, summarize
@@ -120,9 +119,12 @@ def fit(
     check_page("--report", report)
     rows = _read(data, _columns(task, target, features, exclude, categorical), drop_missing)
     model = _fit(rows.frame, rows.target, task)
+    if output is not None:
+        # Before anything is said: whoever reads along may stop listening.
+        with working("Saving the model"):
+            workflow.save(model, output, rows.encoding)
     show_summary(summarize(model))
     if output is not None:
-        workflow.save(model, output, rows.encoding)
         say(f"Model: {output}", "dim")
     if report is not None:
         _write_report(model, report, f"{target} by {task}")
@@ -145,15 +147,12 @@ def predict(
     if not isinstance(fitted.task, str):
         raise InputError(f"{model} was not fitted to a table with a task column; use Python to predict with it.")
     fitted.set_params(unseen=unseen.value)
-    table, frame, dropped = workflow.read_new_rows(data, fitted, encoding, drop_missing)
+    table, kept, frame = workflow.read_new_rows(data, fitted, encoding, drop_missing)
     if unseen is Unseen.error:
         workflow.check_tasks(fitted, frame)
-    values = fitted.predict(frame)
-    name = "prediction"
-    while name in table.column_names:
-        name = f"{name}_"
-    write_table(table.append_column(name, pa.chunked_array([np.asarray(values)])), output)
-    _say_dropped(dropped)
+    values = np.asarray(fitted.predict(frame))
+    workflow.write_predictions(output, data, table, kept, values)
+    _say_dropped(table.num_rows - len(kept))
     say(f"{count(len(values), 'prediction')}: {output}")
 
 

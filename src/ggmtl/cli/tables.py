@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,15 +23,23 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
-def read_table(path: Path) -> pa.Table:
-    """Read a CSV or Parquet file; empty cells are missing values."""
+def is_parquet(path: Path) -> bool:
+    """Whether the name of a file says so; everything else is CSV."""
+    return path.suffix.lower() in _PARQUET
+
+
+def read_table(path: Path, labels: str | None = None) -> pa.Table:
+    """Read a CSV or Parquet file; empty cells are missing values.
+
+    The column `labels` of a CSV file stays text where numbers would not give every cell back as it is: 01 is not 1.
+    """
     if path.suffix.lower() in _NOT_TABLES:
         raise InputError(f"{path} must be a CSV or Parquet file. Save it as one of these.")
     try:
-        if path.suffix.lower() in _PARQUET:
+        if is_parquet(path):
             table = pyarrow.parquet.read_table(path)
         else:
-            table = _read_csv(path)
+            table = _read_csv(path, labels)
         known = table.column_names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as {_kind(path)}: {error}") from error
@@ -42,22 +51,49 @@ def read_table(path: Path) -> pa.Table:
     return table
 
 
-def _read_csv(path: Path) -> pa.Table:
+def read_cells(path: Path) -> list[list[str]] | None:
+    """The cells of a CSV file as they are, its header first; None for Parquet."""
+    if is_parquet(path):
+        return None
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        # A line without anything in it is no row.
+        return [row for row in csv.reader(file) if row]
+
+
+def _read_csv(path: Path, labels: str | None) -> pa.Table:
     """Read text in UTF-8; a file in another encoding is refused with the column that shows it."""
     with path.open("rb") as file:
         header = file.readline()
     if header.startswith(_UTF16):
         raise InputError(not_utf8_message(path))
     _check_separator(path, header.decode("utf-8", errors="replace"))
-    table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True))
+    kinds = {} if labels is None else {labels: pa.binary()}
+    options = pyarrow.csv.ConvertOptions(column_types=kinds, strings_can_be_null=True)
+    table = pyarrow.csv.read_csv(path, convert_options=options)
     try:
         # Names are decoded when they are first asked for; values that are not UTF-8 are taken for bytes.
-        encoded = [name for name, kind in zip(table.column_names, table.schema.types) if pa.types.is_binary(kind)]
+        known = table.column_names
+        if known.count(labels) == 1:
+            table = table.set_column(known.index(labels), labels, _labels(table[labels]))
+        encoded = [name for name, kind in zip(known, table.schema.types) if pa.types.is_binary(kind)]
     except UnicodeDecodeError as error:
         raise InputError(not_utf8_message(path)) from error
     if encoded:
         raise InputError(not_utf8_message(path, encoded[0]))
     return table
+
+
+def _labels(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Whole numbers where these write every cell as it is, else text, or the bytes themselves where they are none."""
+    try:
+        text = pc.cast(cells, pa.string())
+    except pa.ArrowInvalid:
+        return cells
+    try:
+        numbers = pc.cast(text, pa.int64())
+    except pa.ArrowInvalid:
+        return text
+    return numbers if pc.all(pc.equal(pc.cast(numbers, pa.string()), text)).as_py() else text
 
 
 def _check_separator(path: Path, header: str) -> None:
@@ -69,10 +105,17 @@ def _check_separator(path: Path, header: str) -> None:
         )
 
 
+def write_cells(cells: list[list[str]], path: Path) -> None:
+    """Write a CSV file, whole or not at all."""
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer, lineterminator="\n").writerows(cells)
+    write_whole(path, buffer.getvalue().encode("utf-8"))
+
+
 def write_table(table: pa.Table, path: Path) -> None:
     """Write a CSV or Parquet file, whole or not at all."""
     buffer = io.BytesIO()
-    if path.suffix.lower() in _PARQUET:
+    if is_parquet(path):
         pyarrow.parquet.write_table(table, buffer)
     else:
         pyarrow.csv.write_csv(table, buffer)
@@ -113,4 +156,4 @@ def _is_missing(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _kind(path: Path) -> str:
-    return "Parquet" if path.suffix.lower() in _PARQUET else "CSV"
+    return "Parquet" if is_parquet(path) else "CSV"

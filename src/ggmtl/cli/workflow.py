@@ -11,7 +11,15 @@ import pyarrow as pa
 from ggmtl import GGMTLRegressor, load_model
 from ggmtl.cli.encoding import Encoding
 from ggmtl.cli.suspects import check_column, check_numbers, check_target
-from ggmtl.cli.tables import check_columns, read_table, without_missing
+from ggmtl.cli.tables import (
+    check_columns,
+    is_parquet,
+    read_cells,
+    read_table,
+    without_missing,
+    write_cells,
+    write_table,
+)
 from ggmtl.errors import InputError, ModelFileError
 from ggmtl.model_file import read_model, write_model
 from ggmtl.summary import summarize
@@ -99,7 +107,7 @@ def _refuse_parts(option: str, names: list[str], task: str, target: str) -> None
 
 def read_rows(path: Path, columns: Columns, drop_missing: bool = False) -> Rows:
     """Read the columns asked for."""
-    table = read_table(path)
+    table = read_table(path, columns.task)
     task, target, chosen = columns.task, columns.target, columns.chosen(table, path)
     check_target(table[target], target)
     n_tasks = len(table[task].unique())
@@ -115,9 +123,9 @@ def read_rows(path: Path, columns: Columns, drop_missing: bool = False) -> Rows:
 
 def read_new_rows(
     path: Path, model: GGMTLRegressor, encoding: Encoding, drop_missing: bool
-) -> tuple[pa.Table, pa.Table, int]:
-    """The file's rows as they are, the same rows as features, and how many were dropped."""
-    table = read_table(path)
+) -> tuple[pa.Table, np.ndarray, pa.Table]:
+    """The file's rows, the positions of those that are not dropped, and these as features."""
+    table = read_table(path, str(model.task))
     used = [str(model.task), *encoding.source_columns]
     check_columns(table, used, path)
     for name, categories in encoding.columns:
@@ -125,8 +133,21 @@ def read_new_rows(
             check_numbers(table[name], name)
     position = pa.chunked_array([np.arange(table.num_rows)])
     numbered = table.select(used).append_column("\0row", position)
-    kept, dropped = without_missing(numbered, drop_missing, "fill in the empty cells")
-    return table.take(kept["\0row"]), _frame(kept, str(model.task), encoding), dropped
+    kept, _ = without_missing(numbered, drop_missing, "fill in the empty cells")
+    return table, kept["\0row"].to_numpy(), _frame(kept, str(model.task), encoding)
+
+
+def write_predictions(path: Path, source: Path, table: pa.Table, kept: np.ndarray, values: np.ndarray) -> None:
+    """The rows of a file that are kept, and a column `prediction`; from CSV to CSV every cell is copied as it is."""
+    name = "prediction"
+    while name in table.column_names:
+        name = f"{name}_"
+    cells = None if is_parquet(path) else read_cells(source)
+    if cells is None or len(cells) != table.num_rows + 1:
+        write_table(table.take(kept).append_column(name, pa.chunked_array([values])), path)
+        return
+    rows = ([*cells[row + 1], repr(value)] for row, value in zip(kept.tolist(), values.tolist()))
+    write_cells([[*cells[0], name], *rows], path)
 
 
 def check_tasks(model: GGMTLRegressor, frame: pa.Table) -> None:

@@ -22,6 +22,8 @@ from ggmtl.statistics import LeastSquares
 
 # So many numbers are held at a time; of inverses more, because those that are not held are computed twice.
 _CHUNK_NUMBERS, _INVERSE_NUMBERS = 1 << 19, 1 << 20
+# A difference of so small a share of its terms is taken for rounding.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> H
         right += hub * np.matmul(inverse, loss.moment[rows, :, None]).sum(axis=0)[:, 0]
     # K_i = I − D_i⁻¹ diag(h): sums of inverses are all that is needed of the tasks.
     pooled = n * np.diag(hub) - hub[:, None] * total * hub
+    if (np.diag(pooled) <= _ROUNDING * n * hub).any():
+        pooled = _said_in_all(loss.gram, hub, ridge, parts)
     pooled = 0.5 * (pooled + pooled.T)
     spread = np.linalg.inv(pooled)
     common = spread @ right
@@ -114,6 +118,15 @@ def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> H
         - p * np.log(n)
     )
     return HubEvidence(float(value), 0.5 * (expected - n / hub), expected, coefficients, common, noise)
+
+
+def _said_in_all(gram: np.ndarray, hub: np.ndarray, ridge: float, parts: list[slice]) -> np.ndarray:
+    """diag(h) Σ_i D_i⁻¹(G_i + ρ), shape (p, p): where nh − hΣD_i⁻¹h is all rounding, as of a constant feature."""
+    said = np.zeros_like(gram[0])
+    for rows in parts:
+        inverse, _ = task_inverses(gram[rows], hub + ridge)
+        said += np.tensordot(inverse, gram[rows], axes=([0, 2], [0, 1])) + ridge * inverse.sum(axis=0)
+    return hub[:, None] * said
 
 
 def chunks(n: int, numbers: int, at_a_time: int = _CHUNK_NUMBERS) -> list[slice]:

@@ -19,6 +19,7 @@ _SMALLEST_GROUP = 3
 _FEWEST_TASKS = 5
 # The median absolute deviation of a normal variable, as a share of its standard deviation.
 _MAD = 0.6745
+_NUMBERS_AT_ONCE = 4_000_000
 
 
 def unlike_others(model: GGMTLRegressor) -> np.ndarray:
@@ -37,14 +38,18 @@ def unlike_others(model: GGMTLRegressor) -> np.ndarray:
     if n < _FEWEST_TASKS:
         return np.zeros(n, dtype=bool)
     group, alone = _groups(model)
-    centres = np.array([np.median(models[group == g], axis=0) for g in range(group.max() + 1)])
-    within = np.where((group >= 0)[:, None], models - centres[group], np.nan)
-    spread = np.nanmedian(np.abs(within), axis=0) / _MAD
+    order = np.argsort(group, kind="stable")
+    members = np.split(order, np.searchsorted(group[order], np.arange(group.max() + 1)))[1:]
+    centres = np.array([np.median(models[each], axis=0) for each in members])
+    spread = np.median(np.abs(models - centres[group])[group >= 0], axis=0) / _MAD
     variance = spread**2 + _variances(model)
-    offset = (models[:, None] - centres) ** 2
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(offset > 0, offset / variance[:, None], 0.0)
-    return alone & (ratio.sum(axis=2).min(axis=1) > chi2.ppf(1.0 - 0.05 / n, df=width))
+    unlike, judged = np.zeros(n, dtype=bool), np.flatnonzero(alone)
+    for some in np.array_split(judged, max(1, len(judged) * centres.size // _NUMBERS_AT_ONCE)):
+        offset = (models[some, None] - centres) ** 2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(offset > 0, offset / variance[some, None], 0.0)
+        unlike[some] = ratio.sum(axis=2).min(axis=1) > chi2.ppf(1.0 - 0.05 / n, df=width)
+    return unlike
 
 
 def _groups(model: GGMTLRegressor) -> tuple[np.ndarray, np.ndarray]:

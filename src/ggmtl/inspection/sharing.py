@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ggmtl.bilevel import probability_of_sharing
+from ggmtl.regressor.evidence import hub_alone
 
 
 def shared_features(model: Any) -> Any:
@@ -30,12 +31,13 @@ def shared_features(model: Any) -> Any:
     True
     """
     model._kept_statistics("shared_features")
-    hub = next((level for level in model._path_result.levels if level.name == "hub"), None)
+    result, fit = model._path_result, model._fit_used
     edges, names = model.graph_.edges, np.array(model.feature_names_, dtype=str)
     share = np.zeros((len(edges), len(names)))
-    if hub is not None and len(edges):
-        settings = model._settings_used
-        share = probability_of_sharing(model._folded().total, settings, hub, edges)[:, settings.slopes]
+    if len(edges) and any(level.name == "hub" for level in result.levels):
+        settings, loss = model._settings_used, model._folded().total
+        hub = hub_alone(result, fit, loss, settings)
+        share = probability_of_sharing(fit.weighed(loss), settings, hub, edges)[:, settings.slopes]
     order = np.argsort(-share, axis=1, kind="stable")
     return model._table(
         {

@@ -24,6 +24,9 @@ from ggmtl.solvers import prepare
 from ggmtl.statistics import LeastSquares, Scaling
 from ggmtl.system import Curvature, TaskSystem
 
+# Relative residual of samples, whose own spread is a thousand times as much.
+_SAMPLE_TOL = 1e-4
+
 
 @dataclass(frozen=True)
 class Posterior:
@@ -198,9 +201,10 @@ def _sampled_blocks(system: TaskSystem, n_samples: int, seed: int) -> np.ndarray
     n, p = system.shape
     total, done = np.zeros((n, p, p)), 0
     while done < n_samples:
-        batch = min(32, n_samples - done)
+        # So many columns are solved one by one, in the quickest way there is.
+        batch = min(p, n_samples - done)
         noise = _noise_of_precision(system, batch, random)
-        rest = prepared.solve(noise, tol=1e-5).require(1e-3).value - inverse @ noise
+        rest = prepared.solve(noise, tol=_SAMPLE_TOL).require(1e-3).value - inverse @ noise
         total += rest @ rest.transpose(0, 2, 1)
         done += batch
     return _symmetric(inverse + total / n_samples)

@@ -31,11 +31,11 @@ def evidence_used(
     result: PathResult, fit: GraphFit, loss: LeastSquares, settings: Settings, n_probes: int, seed: int
 ) -> LevelEvidence:
     """Log evidence of `fit`, the chosen level of `result`, on all rows."""
-    hub = fit.hub if fit.name == "hub" else _hub_alone(result, fit, loss, settings)
+    hub = fit.hub if fit.name == "hub" else hub_alone(result, fit, loss, settings)
     return level_evidence(fit, loss, hub, n_probes=n_probes, seed=seed)
 
 
-def _hub_alone(result: PathResult, fit: GraphFit, loss: LeastSquares, settings: Settings) -> np.ndarray:
+def hub_alone(result: PathResult, fit: GraphFit, loss: LeastSquares, settings: Settings) -> np.ndarray:
     """Strengths of the hub without edges; learned again where they were not kept, or from rows weighed otherwise."""
     known = next((level for level in result.levels if level.name == "hub"), None)
     if known is None or (known.hub <= 0).any() or (known.precisions is None) != (fit.precisions is None):

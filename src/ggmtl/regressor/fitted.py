@@ -21,7 +21,8 @@ from ggmtl.path import PathResult
 from ggmtl.posterior import HeldOut, Posterior, Survey, noise_of, posterior_of, survey_of
 from ggmtl.regressor.evidence import check_evidence, evidence_used
 from ggmtl.regressor.parameters import check_parameters, settings_of
-from ggmtl.shell import LearnedModels, TaskRegressor
+from ggmtl.scoring import is_large
+from ggmtl.shell import LearnedModels, TaskRegressor, logger, verbose_logging
 from ggmtl.statistics import FoldedLoss, TaskStatistics
 from ggmtl.tasks import as_frame, locate_tasks
 
@@ -214,9 +215,11 @@ class FittedModel(TaskRegressor):
     def _posterior(self) -> Posterior:
         if self._posterior_kept is None:
             self._kept_statistics("return_std=True")
-            folded = self._folded()
+            folded, n = self._folded(), len(self.tasks_)
             held_out = self._error_held_out(folded)
-            joint = posterior_of(self._fit_used, folded.total, self._settings_used, held_out=held_out)
+            with verbose_logging(int(is_large(*self._coefficients.shape))):
+                logger.info("standard errors of %d tasks, once for this model", n)
+                joint = posterior_of(self._fit_used, folded.total, self._settings_used, held_out=held_out)
             ratios = self._noise_ratios()
             if ratios is not None and self._fit_used.precisions is None and np.isfinite(self._fit_used.hub).all():
                 joint = joint.with_noise(folded.total.gram, ratios)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
+from scipy.spatial import cKDTree
 
 from ggmtl.graph import TaskGraph
 from ggmtl.plot.layout import positions
@@ -13,7 +14,8 @@ from ggmtl.plot.layout import positions
 # Above so many tasks, clusters are placed as discs, and their members inside them.
 _MAX_PLACED_ONE_BY_ONE = 600
 _GOLDEN_ANGLE = np.pi * (3.0 - np.sqrt(5.0))
-_ROUNDS = 300
+# How often discs are pushed apart at most, and how many pushes that may be in all; the room between two.
+_ROUNDS, _MOST_MOVES, _GAP = 300, 200_000, 0.4
 
 
 def place_tasks(summary: dict[str, Any]) -> tuple[list[list[float]], bool]:
@@ -87,14 +89,23 @@ def _disc_starts(graph: TaskGraph, clusters: np.ndarray, sizes: np.ndarray) -> n
 def _apart(points: np.ndarray, radius: np.ndarray) -> np.ndarray:
     """Push overlapping discs apart, a little in each round; large ones move less."""
     points = points.copy()
-    least = radius[:, None] + radius + 0.4
-    np.fill_diagonal(least, 0.0)
-    for _ in range(_ROUNDS):
-        offset = points[:, None] - points
-        distance = np.maximum(np.sqrt((offset**2).sum(axis=2)), 1e-6)
-        overlap = np.maximum(least - distance, 0.0)
-        if overlap.max() < 0.05:
+    for _ in range(min(_ROUNDS, _MOST_MOVES // len(points))):
+        i, j = _close_pairs(points, radius)
+        offset = points[i] - points[j]
+        distance = np.maximum(np.linalg.norm(offset, axis=1), 1e-6)
+        overlap = np.maximum(radius[i] + radius[j] + _GAP - distance, 0.0)
+        if overlap.max(initial=0.0) < 0.05:
             break
-        share = radius**2 / (radius[:, None] ** 2 + radius**2)
-        points += np.einsum("ij,ijc->ic", 0.5 * overlap * share / distance, offset)
+        push = (0.5 * overlap / distance / (radius[i] ** 2 + radius[j] ** 2))[:, None] * offset
+        for axis in range(2):
+            points[:, axis] += np.bincount(i, radius[j] ** 2 * push[:, axis], len(points))
+            points[:, axis] -= np.bincount(j, radius[i] ** 2 * push[:, axis], len(points))
     return points
+
+
+def _close_pairs(points: np.ndarray, radius: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of discs that may overlap, each once: every disc looks for those that are no larger."""
+    near = cKDTree(points).query_ball_point(points, 2.0 * radius + _GAP)
+    i, j = np.repeat(np.arange(len(points)), [len(found) for found in near]), np.concatenate(near).astype(np.int64)
+    keep = (radius[j] < radius[i]) | ((radius[j] == radius[i]) & (j < i))
+    return i[keep], j[keep]
