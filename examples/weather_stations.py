@@ -59,7 +59,7 @@ if len(sys.argv) > 2:
 # %%
 # Why is an edge there?
 # ---------------------
-# The heaviest edge, explained: what the two stations agree on by themselves, and what removing the edge would cost.
+# The heaviest edge, explained: what the two stations agree on without it, and what removing the edge would cost.
 
 graph = model.graph_
 if graph.n_edges:

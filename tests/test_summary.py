@@ -12,11 +12,13 @@ import pytest
 from ggmtl import GGMTLRegressor, TaskGraph, load_model
 from ggmtl.baselines import IndependentRegressor, PooledRegressor
 from ggmtl.bilevel import GraphFit
+from ggmtl.datasets import make_clusters
 from ggmtl.graph.shapes import name_shape
 from ggmtl.scoring import FoldErrors
 from ggmtl.summary import describe, describe_meaning, one_line, summarize
 from ggmtl.summary.phrases import figure
 from ggmtl.summary.verdict import gain_over_simple, graph_verdict, verdict_of
+from ggmtl.summary.words import error_text
 
 
 def _rows(n_tasks=6, n_rows=24, seed=0, distance=2.0):
@@ -318,3 +320,34 @@ def test_features_that_say_the_same_thing_are_named(tmp_path):
     assert summarize(fitted("own", "euro", "both", "near"))["redundant"] == ["own", "euro", "both"]
     model.save(tmp_path / "model.ggmtl")
     assert summarize(load_model(tmp_path / "model.ggmtl"))["redundant"] == []
+
+
+def test_what_links_share_is_not_called_shared_by_all():
+    data = make_clusters(5, n_tasks=50, n_features=10, random_state=0)
+    summary = summarize(GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks))
+    words = {entry["feature"]: entry["word"] for entry in summary["sharing"]}
+    apart = data.coefficients.std(axis=0) > 0.5
+    assert apart.sum() > 5
+    assert {words[f"x{k}"] for k in np.flatnonzero(apart)} <= {"shared by links", "partly shared"}
+    assert "Shared by links (from linked tasks together): x" in describe(summary)
+
+
+def test_a_constant_column_is_neither_shared_nor_personal():
+    X, y, task = _rows()
+    summary = summarize(GGMTLRegressor().fit(np.column_stack([X, np.full(len(X), 3.0)]), y, tasks=task))
+    assert summary["sharing"][X.shape[1]]["word"] is None
+
+
+def test_one_row_per_task_says_nothing_about_tasks():
+    X, y, _ = _rows()
+    model = GGMTLRegressor().fit(X, y, tasks=np.arange(len(y)))
+    assert "nothing can be said about how tasks differ" in model.summary()
+
+
+def test_one_row_in_all():
+    assert "1 task, 1 row, 2 features" in GGMTLRegressor().fit([[1.0, 2.0]], [3.0]).summary()
+
+
+def test_a_standard_error_that_is_rounding_is_not_shown():
+    assert error_text({"error": 1.25, "standard_error": 1e-17}) == "1.25"
+    assert error_text({"error": 1.25, "standard_error": 0.031}) == "1.250 ± 0.031"

@@ -150,5 +150,8 @@ def show_comparison(comparison: Comparison) -> None:
     out.print(table)
     out.print()
     out.print(plain(comparison.verdict, "bold"))
+    if any(entry.name == "Hub" for entry in comparison.standings):
+        note = "Hub draws all slopes to its common model alike; GGMTL draws each as strongly as it pays."
+        out.print(plain(note, _QUIET))
     if comparison.n_unscored:
         out.print(plain(f"Not scored: {count(comparison.n_unscored, 'row')} of tasks with a single fold.", _QUIET))

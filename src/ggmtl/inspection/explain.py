@@ -30,7 +30,7 @@ class FeatureAgreement:
     coefficients : tuple of two floats
         Of the two tasks, in the fitted model.
     difference, standard_error : float
-        Between the two without the edge, and its standard error: whether they would agree by themselves. Of many tasks
+        Between the two without the edge, and its standard error: whether they agree without this link. Of many tasks
         that are all tied to one another, the standard error is right to a hundredth or two.
     moved : tuple of two floats
         By how much the edge moved each.
@@ -120,7 +120,7 @@ class EdgeExplanation:
         if self.linked:
             lines.append(self._effect())
         if agreeing:
-            lines.append(f"By themselves they agree on {_listing(agreeing)}.")
+            lines.append(f"{'Without the link they' if self.linked else 'They'} agree on {_listing(agreeing)}.")
         if apart:
             lines.append(f"They differ by more than two standard errors in {_listing(apart)}.")
         if self.common_neighbours:
@@ -166,8 +166,8 @@ def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
     >>> explain_edge(model, 0, 11).linked
     False
     """
-    i, j = _positions(model, a, b)
     model._kept_statistics("explain_edge")
+    i, j = _positions(model, a, b)
     fit, effects = model._fit_used, effects_of(model)
     effect = effects.of_edge(i, j)
     present = fit.edge_values > 0

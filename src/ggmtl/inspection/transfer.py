@@ -7,7 +7,7 @@ comes from the spread of the differences over tasks (for one task: over folds).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from ggmtl.path import PathResult
 from ggmtl.regressor import GGMTLRegressor
 from ggmtl.scoring import FoldErrors, cross_validate
 from ggmtl.statistics import FoldedLoss
+from ggmtl.summary.phrases import count
 from ggmtl.summary.verdict import LEVEL_PLACES, SIMPLE_LEVELS
 
 # Two-sided 95 % of the normal distribution.
@@ -80,6 +81,8 @@ class TransferReport:
         Tasks whose models are far from those of all others, so that sharing has nothing to give them.
     verdict : str
         One sentence.
+    n_edges : tuple of int
+        How many edges the graph of every level has.
 
     Examples
     --------
@@ -103,6 +106,7 @@ class TransferReport:
     hurt: np.ndarray
     unlike: np.ndarray
     verdict: str
+    n_edges: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         return f"TransferReport({len(self.tasks)} tasks, chosen {self.chosen!r}, gain {100 * self.gain.share:.1f} %)"
@@ -110,7 +114,9 @@ class TransferReport:
     def describe(self) -> str:
         """The report in words."""
         lines = [self.verdict]
-        lines += [f"{name}: {error:.4g}" for name, error in zip(self.levels, self.total)]
+        for name, error, number in zip(self.levels, self.total, self.n_edges or [0] * len(self.levels)):
+            edges = f" ({count(number, 'edge')})" if number else ""
+            lines.append(f"{name}{edges}: {error:.4g}")
         number = len(self.tasks)
         if len(self.hurt):
             lines.append(f"Sharing hurts {len(self.hurt)} of {number} tasks: {_listing(self.hurt)}.")
@@ -166,8 +172,9 @@ def transfer_report(
     names = [level.name for level in result.levels]
     if "pooled" not in names or "independent" not in names:
         result, errors = _with_simple_levels(model, result, errors)
-    result, errors = _by_density(result, errors, model.path_)
-    return _report(model, errors, _unique_names(result), result.chosen)
+    result, errors, edges = _by_density(result, errors, model.path_)
+    report = _report(model, errors, _unique_names(result), result.chosen)
+    return replace(report, n_edges=tuple(edges))
 
 
 def _single(model: GGMTLRegressor, errors: FoldErrors) -> TransferReport:
@@ -193,15 +200,16 @@ def _single(model: GGMTLRegressor, errors: FoldErrors) -> TransferReport:
 
 def _by_density(
     result: PathResult, errors: FoldErrors, table: Sequence[dict[str, Any]]
-) -> tuple[PathResult, FoldErrors]:
-    """Simple levels first, graphs from sparse to dense, separate models last."""
-    # Of a model from a file only the table knows how many edges a level has.
-    known = [row["n_edges"] for row in table] if len(table) == len(result.levels) else [0] * len(result.levels)
-    edges = [LEVEL_PLACES.get(level.name, float(count)) for level, count in zip(result.levels, known)]
-    order = sorted(range(len(edges)), key=edges.__getitem__)
+) -> tuple[PathResult, FoldErrors, list[int]]:
+    """Simple levels first, graphs from sparse to dense, separate models last; and how many edges each has."""
+    # The table knows it of a model from a file, too. Simple levels that were put before it have no edges.
+    edges = [0] * (len(result.levels) - len(table)) + [int(row["n_edges"]) for row in table]
+    places = [LEVEL_PLACES.get(level.name, float(number)) for level, number in zip(result.levels, edges)]
+    order = sorted(range(len(places)), key=places.__getitem__)
     levels = tuple(result.levels[k] for k in order)
     ordered = FoldErrors(errors.squared[order], errors.count)
-    return PathResult(levels, ordered, order.index(result.chosen), result.criterion), ordered
+    placed = PathResult(levels, ordered, order.index(result.chosen), result.criterion)
+    return placed, ordered, [edges[k] for k in order]
 
 
 def _with_simple_levels(model: GGMTLRegressor, result: PathResult, known: FoldErrors) -> tuple[PathResult, FoldErrors]:
@@ -323,7 +331,7 @@ def _verdict(
         return f"The graph raises the error by {_percent(loss)} {simple}."
     if chosen in graphs:
         return (
-            f"The graph shows which tasks are alike, but whether it lowers the error is not clear: by "
+            f"The graph suggests which tasks are alike, but whether it lowers the error is not clear: by "
             f"{100 * gain.share:.1f} % ({100 * gain.low:.1f} to {100 * gain.high:.1f} %) {simple}."
         )
     if names[chosen] == "independent":

@@ -104,9 +104,9 @@ class GGMTLRegressor(GrowingModel):
     graph_ : TaskGraph
         The selected edges, with weights in [0, 1] that are comparable between tasks.
     edges_, edge_weights_ : arrays of shape (m, 2) and (m,)
-        All edges of the final solve and their w = λe.
+        All edges of the final solve and their w = λe, λ the geometric mean of Λ over the slopes.
     coupling_, hub_strength_ : arrays of shape (d + 1,)
-        Λ and H in scaled units, intercept last.
+        Λ and H in scaled units, intercept last. An edge of weight w ties coefficient k by (w/λ) Λ_k.
     hub_coef_, hub_intercept_ : array of shape (d,) and float
         The common model.
     path_ : list of dict

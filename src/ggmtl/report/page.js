@@ -343,9 +343,10 @@
   }), list.length, "more");
   const membersOf = (c) => tasks.map((_, i) => i).filter((i) => stop().clusters[i] === c).sort((a, b) => rank[a] - rank[b]);
   const namesOf = (members) => members.slice(0, 4).map((i) => cut(tasks[i].label, 16)).join(", ") + (members.length > 4 ? ` and ${members.length - 4} more` : "");
-  // Coefficients whose mean over a cluster is far from the mean over all tasks, in units of the spread.
-  const traitsOf = (members) => features.map((name, k) => [name, spreads[k] > 0 ? (members.reduce((sum, i) => sum + tasks[i].coefficients[k], 0) / members.length - means[k]) / spreads[k] : 0])
-    .filter(([, z]) => Math.abs(z) > 0.7).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 2).map(([name, z]) => `${z > 0 ? "higher" : "lower"} ${cut(name, 16)}`).join(", ");
+  // Coefficients whose mean over a cluster is far from the mean over all tasks; first those that change the target most.
+  const traitsOf = (members) => features.map((_, k) => [k, members.reduce((sum, i) => sum + tasks[i].coefficients[k], 0) / members.length - means[k]])
+    .filter(([k, gap]) => Math.abs(gap) > 0.7 * spreads[k]).sort((a, b) => Math.abs(b[1]) * sharing[b[0]].unit - Math.abs(a[1]) * sharing[a[0]].unit)
+    .slice(0, 2).map(([k, gap]) => `${gap > 0 ? "higher" : "lower"} ${cut(features[k], 16)}`).join(", ");
   const clusterButton = (c, size, largest) => {
     const members = membersOf(c), button = linkButton(members[0], size / largest, () => selectTask(members[0]), `Cluster ${c + 1}`), traits = traitsOf(members);
     button.querySelector(".value").textContent = size;
@@ -404,6 +405,7 @@
     return parts;
   };
   const emptyWords = () => {
+    if (n === 1) return "There is one task, so there is nothing to link.";
     if (data.edges.length) return "No links at this level. Move the slider to see denser graphs.";
     const reason = data.verdict.kind === "independent" ? "No links: the tasks do best each by itself." : "No links: beyond the common model, links did not help.";
     return ordered.length > 1 ? `${reason} The slider shows the graphs that were tried.` : reason;

@@ -68,7 +68,8 @@ def render_report(summary: dict[str, Any], title: str | None = None) -> str:
     template = environment.from_string((folder / "page.html.jinja").read_text(encoding="utf-8"))
     markup = require("markupsafe", "report", "The report").Markup
     return template.render(
-        title=title or f"Which of the {summary['n_tasks']:,} tasks are alike",
+        title=title
+        or (f"Which of the {summary['n_tasks']:,} tasks are alike" if summary["n_tasks"] > 1 else "One task"),
         summary=summary,
         # Percentages and ranges stay on one line.
         verdict=summary["verdict"]["text"].replace(" %", "\u00a0%").replace("–", "\u2060–\u2060"),

@@ -51,7 +51,7 @@ def summarize(model: Any) -> dict[str, Any]:
         "n_rows": None if rows is None else float(rows.sum()),
         "n_features": int(model.n_features_in_),
         "features": [*map(str, model.feature_names_), *(["intercept"] if model.fit_intercept else [])],
-        "verdict": verdict_of(levels, errors, chosen, graph),
+        "verdict": verdict_of(levels, errors, chosen, graph, rows),
         "tasks": _tasks(model, graph, clusters, rows, errors, levels, chosen),
         "graph": _graph(model, graph, clusters),
         "path": {"levels": levels, "chosen": chosen, "criterion": getattr(model, "criterion_", None)},

@@ -46,7 +46,11 @@ _QUANTILE = 1.96
 
 
 def verdict_of(
-    levels: list[dict[str, Any]], errors: FoldErrors | None, chosen: int | None, graph: TaskGraph
+    levels: list[dict[str, Any]],
+    errors: FoldErrors | None,
+    chosen: int | None,
+    graph: TaskGraph,
+    rows: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """What was found, in a sentence; with the gain over the best simple level and its 95 % interval."""
     if graph.n_tasks == 1:
@@ -55,6 +59,9 @@ def verdict_of(
         links = count(graph.n_edges, "link") if graph.n_edges else "no links"
         return {"kind": "method", "text": f"The method has found {links} between {graph.n_tasks:,} tasks."}
     name = levels[chosen]["name"]
+    if rows is not None and rows.max() <= 1.0:
+        text = "Every task has one row only, so nothing can be said about how tasks differ."
+        return {"kind": "one row", "text": text}
     if name in _SIMPLE_VERDICTS:
         return {"kind": name, "text": _SIMPLE_VERDICTS[name], **gain_over_simple(levels, errors, chosen)}
     return graph_verdict(levels, errors, chosen, graph)
@@ -74,7 +81,7 @@ def graph_verdict(levels, errors, chosen, graph) -> dict[str, Any]:
         loss = {"low": -gain["high"], "high": -gain["low"], "gain": gain["gain"]}
         change = f"raises the error by {percent(-gain['gain'])} ({interval(loss)})"
     else:
-        text = "The graph shows who is alike; its error cannot be told from that of the best simple model."
+        text = "The graph suggests who is alike; its error cannot be told from that of the best simple model."
         return {"kind": "graph", "text": text, **gain}
     return {"kind": "graph", "text": f"The graph {change} against the best simple model.", **gain}
 

@@ -9,10 +9,13 @@ import numpy as np
 from ggmtl.summary.phrases import count, figure, listing, number, one_line, percent, signed
 from ggmtl.summary.verdict import LEVEL_NAMES, SIMPLE_LEVELS, meaning_of
 
+# Among so many tasks, the one that gains most is worth a name.
+_MOST_NAMED = 200
+
 
 def describe(summary: dict[str, Any]) -> str:
     """The summary for people: a few lines of text."""
-    rows = "" if summary["n_rows"] is None else f", {summary['n_rows']:,.0f} rows"
+    rows = "" if summary["n_rows"] is None else f", {count(round(summary['n_rows']), 'row')}"
     tasks, features = count(summary["n_tasks"], "task"), count(summary["n_features"], "feature")
     head = f"{summary['method']}: {tasks}{rows}, {features}"
     lines = [
@@ -82,7 +85,8 @@ def _describe_errors(summary: dict[str, Any]) -> list[str]:
 def error_text(level: dict[str, Any]) -> str:
     """Error ± standard error, with two digits of the latter."""
     error, deviation = level["error"], level["standard_error"]
-    if not deviation or not np.isfinite(np.log10(deviation)):
+    # Beside an error of which a billionth is rounding, a smaller deviation says nothing.
+    if not deviation or deviation <= 1e-9 * abs(error):
         return number(error)
     digits = int(np.clip(1 - np.floor(np.log10(deviation)), 0, 12))
     return f"{error:.{digits}f} ± {deviation:.{digits}f}"
@@ -96,13 +100,14 @@ def level_title(level: dict[str, Any]) -> str:
 
 
 def sharing_lines(summary: dict[str, Any]) -> list[str]:
-    """Which coefficients are shared, partly shared and personal: at most three lines."""
+    """Which coefficients are shared, by all or by linked tasks, partly shared and personal: at most four lines."""
     lines: list[str] = []
     if summary["n_tasks"] == 1:
         return lines
     meanings = {
         "shared": "from all tasks together",
-        "partly shared": "from all tasks and its own rows",
+        "shared by links": "from linked tasks together",
+        "partly shared": "from other tasks and its own rows",
         "personal": "from its own rows",
     }
     for word, meaning in meanings.items():
@@ -137,9 +142,9 @@ def task_line(summary: dict[str, Any]) -> list[str]:
     known = [task for task in summary["tasks"] if task["gain"] is not None]
     if not known:
         return []
-    gaining = sum(task["gain"] > 0 for task in known)
+    gaining = f"{sum(task['gain'] > 0 for task in known):,} of {count(len(known), 'task')} gain by it"
+    if len(known) > _MOST_NAMED:
+        # The largest of very many gains, of a few rows each, is chance.
+        return [f"{gaining}."]
     best = max(known, key=lambda task: task["gain"])
-    return [
-        f"{gaining:,} of {count(len(known), 'task')} gain by it; most: {one_line(best['label'])} "
-        f"({signed(-best['gain'])} error)."
-    ]
+    return [f"{gaining}; most: {one_line(best['label'])} ({signed(-best['gain'])} error)."]

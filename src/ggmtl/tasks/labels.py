@@ -57,7 +57,9 @@ def unknown_tasks_message(unknown: Sequence[object], known: np.ndarray, remedy: 
     """Say which tasks were never seen, and what can be done."""
     shown = ", ".join(repr(plain(label)) for label in unknown[:5])
     more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
-    return f"X has tasks that the model was not fitted with: {shown}{more}.{did_you_mean(unknown[0], known)} {remedy}"
+    near = did_you_mean(unknown[0], known) if len(unknown) == 1 else ""
+    dealt = " In cross-validation, shuffle: every task needs rows in every training part." if len(unknown) > 1 else ""
+    return f"X has tasks that the model was not fitted with: {shown}{more}.{near} {remedy}{dealt}"
 
 
 def _sort(labels: np.ndarray) -> str:

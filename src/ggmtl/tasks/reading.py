@@ -126,6 +126,10 @@ def _target(y: Any, n_rows: int) -> np.ndarray:
         values = _parsed_target(values)
     if np.iscomplexobj(values):
         raise InputError("Complex data not supported in y.")
+    if values.dtype.kind in "mM":
+        raise InputError(
+            f"y must hold numbers. Got times ({values.dtype}) instead: subtract a date and divide by a unit."
+        )
     if values.ndim not in (1, 2):
         raise InputError(f"y must have one or two dimensions. Got shape {values.shape} instead.")
     if len(values) != n_rows:
