@@ -122,6 +122,7 @@ def fit_path(
     try:
         if criterion == "evidence" and not is_small(folded) and folded.scored:
             folded, first, errors = _first_fold(folded, learn, journal)
+            logger.info("a fold held out is scored; learning from all rows")
         levels = journal.once("levels", lambda: tuple(learn(folded, progress=progress, journal=inside, start=first)))
     except KeyboardInterrupt:
         journal.save()

@@ -12,9 +12,11 @@ fitted alone, for the price of a search. New edges start where the typical edge 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import singledispatch
+from time import perf_counter
 from typing import Protocol
 
 import numpy as np
@@ -28,6 +30,9 @@ from ggmtl.criteria.evidence_strengths import group_labels
 from ggmtl.solvers import Prepared, prepare
 from ggmtl.statistics import LeastSquares
 
+logger = logging.getLogger("ggmtl")
+# Seconds between lines of progress.
+_PAUSE = 2.0
 # Rounds, and those of them after which candidates are proposed anew.
 ROUNDS, RENEWED = 6, 4
 # a, b.
@@ -179,7 +184,11 @@ def learn_neighbours(
     journal = journal or Journal()
     solves, label, known = solves_for(loss), group_labels(groups, loss.n_features), journal.resume("rounds")
     state = start if known is None else Neighbours(**known)
+    last = perf_counter()
     for number in range(len(state.common_steps), rounds):
+        if perf_counter() - last >= _PAUSE:
+            last = perf_counter()
+            logger.info("evidence: round %d of %d, %d edges", number + 1, rounds, len(state.edges))
         moments = solves.moments(state, np.random.default_rng([seed, number]))
         state = _step(state, moments, label, max(float(loss.count.mean()), 1.0))
         if propose is not None and number < renewed:
