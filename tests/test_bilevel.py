@@ -9,9 +9,10 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl import KNN, Complete, GGMTLRegressor
+from ggmtl.baselines import HubRegressor
 from ggmtl.bilevel import Settings, learn_by_validation, refit
 from ggmtl.criteria import Sparsity
-from ggmtl.datasets import make_line, make_star, make_tree
+from ggmtl.datasets import make_clusters, make_line, make_star, make_tree
 from ggmtl.errors import ParameterError
 from ggmtl.inner import solve_inner
 from ggmtl.levels import candidate_models
@@ -147,3 +148,15 @@ def test_hitting_max_iter_warns_with_the_remedy():
         model.fit(data.X, data.y, tasks=data.tasks)
     assert model.status_ == "max_iter"
     assert not model.converged_
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_validation_ties_tasks_as_strongly_as_clusters_deserve(seed):
+    """Candidates across clusters keep the strength of the uniform graph low; edges must not be held to that."""
+    data = make_clusters(3, n_tasks=18, n_features=5, n_samples=15, random_state=seed)
+
+    def off(model):
+        return np.sqrt(np.mean((model.fit(data.X, data.y, tasks=data.tasks).coef_ - data.coefficients) ** 2))
+
+    graph = GGMTLRegressor(criterion="validation", hub=False, edge_entropy=0.0, validation=3)
+    assert off(graph) < 0.77 * off(HubRegressor())

@@ -24,7 +24,7 @@ from ggmtl.errors import ModelFileError, ParameterError
 from ggmtl.model_file import read_file, write_file
 
 EVIDENCE = {"validation": 3}
-VALIDATION = {"criterion": "validation", "validation": 3, "edge_entropy": 0.01, "tol": 1e-6}
+VALIDATION = {"criterion": "validation", "validation": 3, "edge_entropy": 0.01, "tol": 1e-7}
 PATH = {"criterion": "validation", "validation": 3, "max_iter": 8}
 OPTIONS = {"evidence": EVIDENCE, "validation": VALIDATION}
 
