@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from sklearn.model_selection import KFold
 
-from ggmtl import KNN, Complete, Coordinates, GGMTLRegressor, load_model
+from ggmtl import KNN, Complete, Coordinates, GGMTLRegressor, files, load_model
 from ggmtl.bilevel import GraphFit
 from ggmtl.errors import InputError, ModelFileError, ParameterError
-from ggmtl.graph import TaskGraph, exports
+from ggmtl.graph import TaskGraph
 from ggmtl.model_file import ModelState, read_file, write_file, write_model
 from ggmtl.model_file.container import _PREFIX
 from ggmtl.model_file.values import decode, encode, round_mantissa
@@ -230,7 +230,7 @@ def test_a_failed_write_leaves_the_old_file(fitted, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "disk full")
 
-    monkeypatch.setattr(exports.os, "replace", fail)
+    monkeypatch.setattr(files.os, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
         model.save(tmp_path / "m")
     assert (tmp_path / "m").read_bytes() == before

@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from ggmtl.errors import InputError, did_you_mean
-from ggmtl.graph.exports import write_whole
+from ggmtl.files import write_whole
 from ggmtl.statistics.columns import not_utf8_message
 
 _PARQUET = (".parquet", ".pq")

@@ -168,8 +168,7 @@ def _frame(table: pa.Table, task: str, encoding: Encoding) -> pa.Table:
 
 def save(model: GGMTLRegressor, path: Path, encoding: Encoding) -> None:
     """Write the model with what `predict` must know about the columns."""
-    model.save(path)
-    state = read_model(path)
+    state = model._state()
     fact = {"encoding": encoding.to_plain(), "fingerprint": summarize(model)["fingerprint"]}
     write_model(path, replace(state, facts={**state.facts, _FACT: fact}))
 

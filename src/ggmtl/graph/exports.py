@@ -9,9 +9,7 @@ from __future__ import annotations
 import csv
 import html
 import io
-import os
 import re
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -19,6 +17,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from ggmtl.errors import InputError, require
+from ggmtl.files import write_whole
 
 if TYPE_CHECKING:
     from ggmtl.graph.task_graph import TaskGraph
@@ -112,22 +111,6 @@ def to_html(graph: TaskGraph, n_heaviest: int = 10) -> str:
         f"<div>{head}<table><caption>{caption}</caption>"
         f"<thead><tr><th>task</th><th>task</th><th>weight</th></tr></thead><tbody>{rows}</tbody></table></div>"
     )
-
-
-def write_whole(path: str | Path, content: bytes) -> None:
-    """Write a file at once: a reader sees the old content or the new, never a part."""
-    path = Path(path)
-    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except OSError as error:
-        if error.errno is None:
-            raise
-        # The user asked for `path`; the name of the temporary file would say nothing to them.
-        raise type(error)(error.errno, error.strerror, str(path)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _legal(name: Any) -> str:

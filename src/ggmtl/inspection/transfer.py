@@ -23,7 +23,7 @@ from ggmtl.path import PathResult
 from ggmtl.regressor import GGMTLRegressor
 from ggmtl.scoring import FoldErrors, cross_validate
 from ggmtl.statistics import FoldedLoss
-from ggmtl.summary.phrases import count
+from ggmtl.summary.phrases import count, listing
 from ggmtl.summary.verdict import LEVEL_PLACES, SIMPLE_LEVELS
 
 # Two-sided 95 % of the normal distribution.
@@ -119,9 +119,11 @@ class TransferReport:
             lines.append(f"{name}{edges}: {error:.4g}")
         number = len(self.tasks)
         if len(self.hurt):
-            lines.append(f"Sharing hurts {len(self.hurt)} of {number} tasks: {_listing(self.hurt)}.")
+            lines.append(f"Sharing hurts {len(self.hurt)} of {number} tasks: {listing(self.hurt.tolist(), 10)}.")
         if len(self.unlike):
-            lines.append(f"Unlike all others are {len(self.unlike)} of {number} tasks: {_listing(self.unlike)}.")
+            lines.append(
+                f"Unlike all others are {len(self.unlike)} of {number} tasks: {listing(self.unlike.tolist(), 10)}."
+            )
         return "\n".join(lines)
 
 
@@ -341,10 +343,6 @@ def _verdict(
     if over_alone.low > 0:
         return f"{found}, which lowers the error by {_percent(over_alone)} against every task by itself."
     return f"{found}."
-
-
-def _listing(labels: np.ndarray) -> str:
-    return ", ".join(map(str, labels[:10].tolist())) + (" …" if len(labels) > 10 else "")
 
 
 def _percent(gain: Gain) -> str:

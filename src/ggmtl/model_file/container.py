@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ggmtl.errors import ModelFileError
-from ggmtl.graph.exports import write_whole
+from ggmtl.files import write_whole
 
 MAGIC = b"\x89GGMTL\r\n"
 VERSION = 1

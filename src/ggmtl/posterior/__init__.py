@@ -1,6 +1,6 @@
 """Standard errors of the models, removing an edge, adding a task or more rows."""
 
-from ggmtl.posterior.attachment import AttachedTask, attach, follow, insert_task, new_weights, take_tasks
+from ggmtl.posterior.attachment import AttachedTask, attach, follow, insert_task
 from ggmtl.posterior.noise import HeldOut
 from ggmtl.posterior.removal import WithoutEdge, without_edge
 from ggmtl.posterior.survey import Survey, survey_of
@@ -15,11 +15,9 @@ __all__ = [
     "attach",
     "follow",
     "insert_task",
-    "new_weights",
     "noise_of",
     "posterior_of",
     "survey_of",
-    "take_tasks",
     "user_units",
     "without_edge",
 ]

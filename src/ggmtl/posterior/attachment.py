@@ -9,6 +9,7 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array, diags_array
 
 from ggmtl.bilevel import GraphFit, Settings, refit
+from ggmtl.graph import beside_heaviest
 from ggmtl.levels import independent_level, pooled_level
 from ggmtl.posterior.uncertainty import pull_of
 from ggmtl.statistics import LeastSquares
@@ -220,46 +221,27 @@ def follow(
     if not np.isfinite(fit.hub).all():
         return replace(fit, coefficients=pooled_level(loss, settings).coefficients), []
     together = np.setdiff1d(np.arange(len(fit.coefficients)), attached)
+    rows, known = loss.of_tasks(together), _among(fit, together)
+    solved = independent_level(rows, settings) if fit.name == "independent" else refit(known, rows, settings)
+    known = replace(known, coefficients=solved.coefficients)
     models = fit.coefficients.copy()
-    models[together] = _solve_together(fit, together, loss, settings)
-    inside = np.isin(fit.edges, together).all(axis=1)
-    known = replace(
-        fit,
-        edges=np.searchsorted(together, fit.edges[inside]),
-        edge_values=fit.edge_values[inside],
-        coefficients=models[together],
-        precisions=_of(fit.precisions, together),
-    )
-    found = [attach(known, take_tasks(loss, [position]), noise) for position in attached]
+    models[together] = known.coefficients
+    found = [attach(known, loss.of_tasks(np.array([position])), noise) for position in attached]
     for position, task in zip(attached, found):
         models[position] = task.coefficients
     return replace(fit, coefficients=models), [task.covariance for task in found]
 
 
-def take_tasks(loss: LeastSquares, positions: np.ndarray | Sequence[int]) -> LeastSquares:
-    """The losses of some tasks."""
-    return LeastSquares(*(part[positions] for part in (loss.gram, loss.moment, loss.target_square, loss.count)))
-
-
-def _solve_together(fit: GraphFit, together: np.ndarray, loss: LeastSquares, settings: Settings) -> np.ndarray:
-    """Models of some tasks with the edges among them."""
-    rows = take_tasks(loss, together)
-    if fit.name == "independent":
-        return independent_level(rows, settings).coefficients
-    inside = np.isin(fit.edges, together).all(axis=1)
-    edges = np.searchsorted(together, fit.edges[inside])
-    part = replace(
+def _among(fit: GraphFit, tasks: np.ndarray) -> GraphFit:
+    """The fit of some tasks, in rising order, with the edges among them."""
+    inside = np.isin(fit.edges, tasks).all(axis=1)
+    return replace(
         fit,
-        edges=edges,
+        edges=np.searchsorted(tasks, fit.edges[inside]),
         edge_values=fit.edge_values[inside],
-        coefficients=fit.coefficients[together],
-        precisions=_of(fit.precisions, together),
+        coefficients=fit.coefficients[tasks],
+        precisions=None if fit.precisions is None else fit.precisions[tasks],
     )
-    return refit(part, rows, settings).coefficients
-
-
-def _of(precisions: np.ndarray | None, tasks: np.ndarray) -> np.ndarray | None:
-    return None if precisions is None else precisions[tasks]
 
 
 def insert_task(fit: GraphFit, attached: AttachedTask, position: int) -> GraphFit:
@@ -269,22 +251,14 @@ def insert_task(fit: GraphFit, attached: AttachedTask, position: int) -> GraphFi
     new = np.sort(np.column_stack([others, np.full(len(others), position)]).reshape(-1, 2), axis=1)
     values = np.append(fit.edge_values, np.broadcast_to(attached.edge_value, len(new)))
     joined = np.concatenate([edges, new]).astype(np.int64)
-    shown = fit.reported_weights
+    shown, n = fit.reported_weights, len(fit.coefficients) + 1
     return replace(
         fit,
         edges=joined,
         edge_values=values,
-        reported_weights=None if shown is None else np.append(shown, new_weights(joined, values, len(new))),
+        reported_weights=None if shown is None else np.append(shown, beside_heaviest(joined, values, n)[len(edges) :]),
         coupling=attached.coupling,
         coefficients=np.insert(fit.coefficients, position, attached.coefficients, axis=0),
         # Its rows are too few to tell how noisy it is.
         precisions=None if fit.precisions is None else np.insert(fit.precisions, position, 1.0),
     )
-
-
-def new_weights(edges: np.ndarray, edge_values: np.ndarray, number: int) -> np.ndarray:
-    """e_ij/√(max_i · max_j) of the last `number` edges, shape (number,)."""
-    heaviest = np.zeros(int(edges.max(initial=0)) + 1)
-    np.maximum.at(heaviest, edges.ravel(), np.repeat(edge_values, 2))
-    last = slice(len(edges) - number, None)
-    return edge_values[last] / np.sqrt(heaviest[edges[last]]).prod(axis=1)

@@ -20,6 +20,7 @@ import numpy as np
 from ggmtl import kernels
 from ggmtl.bilevel import GraphFit, Settings, present_problem
 from ggmtl.inner import solve_inner
+from ggmtl.levels import pooled_level
 from ggmtl.parts import Factors
 from ggmtl.posterior.common_model import CommonModel, pooled_blocks
 from ggmtl.posterior.few_solves import MODEL_TOL, ROBUST_TOL, FewSolves
@@ -183,7 +184,7 @@ def _overview(
     tol = _ALL_ROWS_TOL if scored is None else MODEL_TOL
     solver = factors = None
     if not np.isfinite(fit.hub).all():
-        models = _one_model(fit.weighed(training), settings)
+        models = pooled_level(fit.weighed(training), settings).coefficients
     else:
         problem, values = present_problem(fit, training, settings)
         if problem.penalty == "squared_l2":
@@ -203,10 +204,3 @@ def _overview(
     if solver is not None and factors is None and pays(*models.shape):
         far = FarAway.of(solver, gradient, scored.gram)
     return Overview(models, float(np.maximum(errors, 0.0).sum()), float(scored.count.sum()), factors, far), system
-
-
-def _one_model(loss: LeastSquares, settings: Settings) -> np.ndarray:
-    """The same model for every task, shape (n, p)."""
-    ridge = np.diag(np.where(settings.slopes, settings.ridge, 0.0))
-    gram, moment = loss.pooled()
-    return np.tile(np.linalg.lstsq(gram + ridge, moment, rcond=None)[0], (loss.n_tasks, 1))

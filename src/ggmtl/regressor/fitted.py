@@ -155,23 +155,23 @@ class FittedModel(TaskRegressor):
             Also store the statistics of the rows, which ``partial_fit``, standard deviations of predictions,
             explanations of edges and ``evidence`` need.
         """
+        write_model(path, self._state(keep_statistics))
+
+    def _state(self, keep_statistics: bool = False) -> ModelState:
+        """What a file holds."""
         check_is_fitted(self, "coef_")
-        statistics = self._kept_statistics("save(keep_statistics=True)") if keep_statistics else None
-        write_model(
-            path,
-            ModelState(
-                self.get_params(deep=False),
-                self._facts(keep_statistics),
-                self.tasks_,
-                tuple(self.feature_names_),
-                self._scaling,
-                self._path_result,
-                self.graph_,
-                self._noise_variance(),
-                self._standard_errors_used(),
-                statistics,
-                self._noise_ratios(),
-            ),
+        return ModelState(
+            self.get_params(deep=False),
+            self._facts(keep_statistics),
+            self.tasks_,
+            tuple(self.feature_names_),
+            self._scaling,
+            self._path_result,
+            self.graph_,
+            self._noise_variance(),
+            self._standard_errors_used(),
+            self._kept_statistics("save(keep_statistics=True)") if keep_statistics else None,
+            self._noise_ratios(),
         )
 
     def _facts(self, keep_statistics: bool) -> dict[str, Any]:

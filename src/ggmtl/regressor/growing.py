@@ -10,10 +10,10 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from ggmtl.errors import InputError, ParameterError
-from ggmtl.graph import TaskGraph
+from ggmtl.graph import TaskGraph, beside_heaviest
 from ggmtl.kernels import one_blas_thread
 from ggmtl.path import PathResult
-from ggmtl.posterior import AttachedTask, attach, follow, insert_task, new_weights, take_tasks, user_units
+from ggmtl.posterior import AttachedTask, attach, follow, insert_task, user_units
 from ggmtl.regressor.fitted import FittedModel
 from ggmtl.scoring import FoldErrors
 from ggmtl.shell import all_or_nothing
@@ -124,7 +124,7 @@ class GrowingModel(FittedModel):
         here = locate_tasks(statistics.task_names, self.tasks_)
         labels = [label for label, _ in self._attached]
         positions = locate_tasks(self.tasks_, np.array(labels)).tolist() if labels else []
-        fit, covariances = follow(self._fit_used, take_tasks(total, here), self._settings_used, positions, noise)
+        fit, covariances = follow(self._fit_used, total.of_tasks(here), self._settings_used, positions, noise)
         levels = list(self._path_result.levels)
         levels[self._path_result.chosen] = fit
         result = replace(self._path_result, levels=tuple(levels))
@@ -133,7 +133,7 @@ class GrowingModel(FittedModel):
         self._statistics = replace(statistics, cross=statistics.cross[:, here], task_names=self.tasks_)
         self._set_models(self._learned(result, self._settings_used, self.graph_, {"path_": self.path_}))
         for position in np.setdiff1d(np.arange(len(statistics.task_names)), here):
-            self._attach(statistics.task_names[[position]], take_tasks(total, [position]))
+            self._attach(statistics.task_names[[position]], total.of_tasks(np.array([position])))
         self._statistics = statistics
         self._forget_derived()
         return self
@@ -247,7 +247,7 @@ class GrowingModel(FittedModel):
         )
         names = np.concatenate([self.tasks_[:position], label, self.tasks_[position:]])
         new = fit.edges[len(old.edges) :]
-        weights = new_weights(fit.edges, fit.edge_values, len(new))
+        weights = beside_heaviest(fit.edges, fit.edge_values, len(names))[len(old.edges) :]
         grown = TaskGraph(
             np.concatenate([graph.edges + (graph.edges >= position), new]),
             np.append(graph.weights, weights),

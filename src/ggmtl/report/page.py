@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ggmtl.errors import require
-from ggmtl.graph.exports import write_whole
+from ggmtl.files import write_whole
 from ggmtl.report.places import place_tasks
 from ggmtl.summary import describe_gain, describe_graph, describe_meaning, note_lines, summarize
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def listing(names: list[str], most: int = 8) -> str:
+def listing(names: list[Any], most: int = 8) -> str:
     """Names in a row; beyond `most`, how many more."""
     shown = ", ".join(one_line(name) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
