@@ -229,6 +229,20 @@ FAULTS = (
         "return float(2.0 * slope + square)",
         "test_inspection_edges.py",
     ),
+    Fault(
+        "an explained standard error without the noise of the two tasks",
+        "inspection/effects.py",
+        "covariance = covariance + self._own_noise(i, j)",
+        "covariance = covariance + 0.0 * self._own_noise(i, j)",
+        "test_inspection_edges.py",
+    ),
+    Fault(
+        "edges of other levels do not follow a task that comes between",
+        "regressor/growing.py",
+        "edges=level.edges + (level.edges >= position)",
+        "edges=level.edges",
+        "test_growing.py",
+    ),
 )
 
 

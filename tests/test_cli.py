@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import subprocess
 import sys
 import time
@@ -103,6 +104,14 @@ def test_labels_and_cells_stay_as_they_are(tmp_path):
     assert header[-1] == "prediction"
     assert [row[:-1] for row in written] == odd
     assert len({float(row[-1]) for row in written}) == 3
+
+
+def test_compressed_csv_is_read_too(fitted, folder, tmp_path):
+    (tmp_path / "in.csv.gz").write_bytes(gzip.compress((folder / "in.csv").read_bytes()))
+    assert read_rows(tmp_path / "in.csv.gz", SALES).frame.equals(read_rows(folder / "in.csv", SALES).frame)
+    result = _run("predict", folder / "m.ggmtl", tmp_path / "in.csv.gz", "--output", tmp_path / "p.csv")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "p.csv").read_text().startswith("shop,price,colour,sales,prediction\n")
 
 
 def test_the_model_is_there_before_anything_is_said(folder, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import gzip
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,11 +30,11 @@ def is_parquet(path: Path) -> bool:
 
 
 def read_table(path: Path, labels: str | None = None) -> pa.Table:
-    """Read a CSV or Parquet file; empty cells are missing values.
+    """Read a CSV (also ``.csv.gz``) or Parquet file; empty cells are missing values.
 
     The column `labels` of a CSV file stays text where numbers would not give every cell back as it is: 01 is not 1.
     """
-    if path.suffix.lower() in _NOT_TABLES:
+    if path.suffix.lower() in _NOT_TABLES and not _is_compressed(path):
         raise InputError(f"{path} must be a CSV or Parquet file. Save it as one of these.")
     try:
         if is_parquet(path):
@@ -51,18 +52,22 @@ def read_table(path: Path, labels: str | None = None) -> pa.Table:
     return table
 
 
+def _is_compressed(path: Path) -> bool:
+    return path.name.lower().endswith(".csv.gz")
+
+
 def read_cells(path: Path) -> list[list[str]] | None:
     """The cells of a CSV file as they are, its header first; None for Parquet."""
     if is_parquet(path):
         return None
-    with path.open(newline="", encoding="utf-8-sig") as file:
+    with (gzip.open if _is_compressed(path) else open)(path, "rt", newline="", encoding="utf-8-sig") as file:
         # A line without anything in it is no row.
         return [row for row in csv.reader(file) if row]
 
 
 def _read_csv(path: Path, labels: str | None) -> pa.Table:
     """Read text in UTF-8; a file in another encoding is refused with the column that shows it."""
-    with path.open("rb") as file:
+    with (gzip.open if _is_compressed(path) else open)(path, "rb") as file:
         header = file.readline()
     if header.startswith(_UTF16):
         raise InputError(not_utf8_message(path))
