@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -57,12 +58,16 @@ def _is_compressed(path: Path) -> bool:
 
 
 def read_cells(path: Path) -> list[list[str]] | None:
-    """The cells of a CSV file as they are, its header first; None for Parquet."""
+    """The cells of a CSV file as they are, its header first; None for Parquet, and where a cell is too long."""
     if is_parquet(path):
         return None
-    with (gzip.open if _is_compressed(path) else open)(path, "rt", newline="", encoding="utf-8-sig") as file:
+    with (
+        suppress(csv.Error),
+        (gzip.open if _is_compressed(path) else open)(path, "rt", newline="", encoding="utf-8-sig") as file,
+    ):
         # A line without anything in it is no row.
         return [row for row in csv.reader(file) if row]
+    return None
 
 
 def _read_csv(path: Path, labels: str | None) -> pa.Table:
