@@ -106,6 +106,28 @@ def test_labels_and_cells_stay_as_they_are(tmp_path):
     assert len({float(row[-1]) for row in written}) == 3
 
 
+def test_whole_numbers_are_labels_however_a_table_with_gaps_writes_them(tmp_path):
+    rows = [[{"shop 0": "1", "shop 1": "2.0", "shop 2": " 3", "shop 3": "10"}[row[0]], *row[1:]] for row in _rows()]
+    _write(tmp_path / "in.csv", rows)
+    assert _run("fit", tmp_path / "in.csv", *COLUMNS, "--output", tmp_path / "m.ggmtl").exit_code == 0
+    assert load(tmp_path / "m.ggmtl")[0].tasks_.tolist() == [1, 2, 3, 10]
+    odd = [["1.0", "1", "red", "a\rb"], ["", "1", "red", "c"], ["10.0", "1", "red", "d"]]
+    _write(tmp_path / "new.csv", odd, ("shop", "price", "colour", "note"))
+    result = _run(
+        "predict", tmp_path / "m.ggmtl", tmp_path / "new.csv", "--drop-missing", "--output", tmp_path / "p.csv"
+    )
+    assert result.exit_code == 0, result.output
+    with (tmp_path / "p.csv").open(newline="", encoding="utf-8") as file:
+        _, *written = csv.reader(file)
+    assert [row[:-1] for row in written] == [odd[0], odd[2]]
+
+
+def test_a_task_column_that_is_there_twice_is_refused_as_that(tmp_path):
+    _write(tmp_path / "in.csv", [["a", "a", 1, 2]], ("shop", "shop", "price", "sales"))
+    with pytest.raises(InputError, match="more than one column 'shop'"):
+        read_rows(tmp_path / "in.csv", SALES)
+
+
 def test_compressed_csv_is_read_too(fitted, folder, tmp_path):
     (tmp_path / "in.csv.gz").write_bytes(gzip.compress((folder / "in.csv").read_bytes()))
     assert read_rows(tmp_path / "in.csv.gz", SALES).frame.equals(read_rows(folder / "in.csv", SALES).frame)

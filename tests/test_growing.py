@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from ggmtl import GGMTLRegressor, TaskStatistics
+from ggmtl import GGMTLRegressor, TaskStatistics, load_model
 from ggmtl.datasets import make_clusters
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.inspection import edge_stability
@@ -142,11 +142,32 @@ def test_a_single_target_is_no_row_of_the_first_task(columns):
     X, Y = columns
     model = GGMTLRegressor().fit(X, Y)
     for wrong in (Y[:, 0], Y[:, :2], np.column_stack([Y, Y[:, 0]])):
-        with pytest.raises(InputError, match="one column for each of the 3 tasks"):
+        with pytest.raises(InputError, match="the 3 columns that it had in fit"):
             model.partial_fit(X, wrong)
     assert model.partial_fit(X, Y)._statistics.count.tolist() == [120.0] * 3
-    with pytest.raises(InputError, match="one dimension"):
+    with pytest.raises(InputError, match="the one dimension that it had in fit"):
         GGMTLRegressor().fit(X, Y[:, 0]).partial_fit(X, Y)
+
+
+@pytest.mark.parametrize("label", [3, 9])
+def test_columns_of_fit_stay_welcome_after_a_task_came(columns, tmp_path, label):
+    X, Y = columns
+    model = GGMTLRegressor().fit(X, Y)
+    model.add_task(label, X[:5], Y[:5, 0])
+    for _ in range(2):
+        model.partial_fit(X, Y)
+    model.save(tmp_path / "model.ggmtl", keep_statistics=True)
+    loaded = load_model(tmp_path / "model.ggmtl").partial_fit(X, Y, relearn=False)
+    assert loaded._statistics.count.tolist() == [240.0, 240.0, 240.0, 5.0]
+    with pytest.raises(InputError, match="the 3 columns"):
+        loaded.partial_fit(X, Y[:, 0])
+
+
+def test_a_task_without_rows_is_as_noisy_as_the_mean_of_all():
+    X, y, tasks = noisy(np.random.default_rng(0))
+    model = GGMTLRegressor(criterion="validation").fit(X, y, tasks=tasks)
+    mean = np.sqrt(np.mean(model.noise_**2))
+    assert model.add_task(9).noise_[-1] == pytest.approx(mean, rel=0.02)
 
 
 def test_rows_of_a_matrix_that_come_again_stay_in_their_folds(columns):

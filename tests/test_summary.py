@@ -351,3 +351,10 @@ def test_one_row_in_all():
 def test_a_standard_error_that_is_rounding_is_not_shown():
     assert error_text({"error": 1.25, "standard_error": 1e-17}) == "1.25"
     assert error_text({"error": 1.25, "standard_error": 0.031}) == "1.250 ± 0.031"
+
+
+def test_links_of_other_penalties_have_no_word():
+    data = make_clusters(3, n_tasks=12, n_features=4, n_samples=14, noise=0.3, random_state=0)
+    model = GGMTLRegressor(penalty="l1").fit(data.X, data.y, tasks=data.tasks)
+    assert model.graph_.n_edges
+    assert {entry["word"] for entry in summarize(model)["sharing"]} == {None}

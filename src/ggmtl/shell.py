@@ -129,6 +129,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         )
         self._reads_tasks = self.task is not None or tasks is not None or y is None
         self._target_is_matrix = y is not None and _is_matrix(y) and not self._reads_tasks
+        self._n_targets = None if self._reads_tasks else len(data.task_names)
         folds = self._deal(data)
         # Rows that are never held out are dealt into fold 0 by themselves; see `_deal`.
         self._scored_from = 1 if self._holds_out_some else 0
@@ -148,6 +149,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         if not isinstance(statistics, TaskStatistics):
             raise InputError(f"fit_statistics takes TaskStatistics. Got {type(statistics).__name__} instead.")
         self._reads_tasks, self._target_is_matrix, self._scored_from = True, False, 0
+        self._n_targets = None
         self.feature_names_in_ = np.array(statistics.feature_names, dtype=object)
         return self._fit(statistics)
 

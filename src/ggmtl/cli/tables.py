@@ -21,6 +21,7 @@ from ggmtl.statistics.columns import not_utf8_message
 
 _PARQUET = (".parquet", ".pq")
 _NOT_TABLES = (".xlsx", ".xls", ".ods", ".json", ".feather", ".rds", ".zip", ".gz")
+_WHOLE_NUMBER = r"^-?(0|[1-9][0-9]*)(\.0*)?$"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
@@ -54,7 +55,8 @@ def read_table(path: Path, labels: str | None = None) -> pa.Table:
 
 
 def _is_compressed(path: Path) -> bool:
-    return path.name.lower().endswith(".csv.gz")
+    # Arrow knows the ending in small letters only.
+    return path.suffix == ".gz" and path.stem.lower().endswith(".csv")
 
 
 def read_cells(path: Path) -> list[list[str]] | None:
@@ -85,7 +87,8 @@ def _read_csv(path: Path, labels: str | None) -> pa.Table:
         known = table.column_names
         if known.count(labels) == 1:
             table = table.set_column(known.index(labels), labels, _labels(table[labels]))
-        encoded = [name for name, kind in zip(known, table.schema.types) if pa.types.is_binary(kind)]
+        kinds = zip(known, table.schema.types)
+        encoded = [name for name, kind in kinds if pa.types.is_binary(kind) and known.count(name) == 1]
     except UnicodeDecodeError as error:
         raise InputError(not_utf8_message(path)) from error
     if encoded:
@@ -94,16 +97,19 @@ def _read_csv(path: Path, labels: str | None) -> pa.Table:
 
 
 def _labels(cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Whole numbers where these write every cell as it is, else text, or the bytes themselves where they are none."""
+    """Whole numbers where no cell has a leading zero (1.0, as tables with gaps have it, is 1), else text, trimmed.
+
+    The bytes themselves where they are no text.
+    """
     try:
-        text = pc.cast(cells, pa.string())
+        text = pc.utf8_trim_whitespace(pc.cast(cells, pa.string()))
     except pa.ArrowInvalid:
         return cells
-    try:
-        numbers = pc.cast(text, pa.int64())
-    except pa.ArrowInvalid:
+    if not pc.all(pc.match_substring_regex(text, _WHOLE_NUMBER)).as_py():
         return text
-    return numbers if pc.all(pc.equal(pc.cast(numbers, pa.string()), text)).as_py() else text
+    with suppress(pa.ArrowInvalid):
+        return pc.cast(pc.replace_substring_regex(text, r"\.0*$", ""), pa.int64())
+    return text
 
 
 def _check_separator(path: Path, header: str) -> None:
@@ -118,7 +124,9 @@ def _check_separator(path: Path, header: str) -> None:
 def write_cells(cells: list[list[str]], path: Path) -> None:
     """Write a CSV file, whole or not at all."""
     buffer = io.StringIO(newline="")
-    csv.writer(buffer, lineterminator="\n").writerows(cells)
+    # The writer does not see that a carriage return alone ends a line for many readers.
+    odd = any("\r" in cell for row in cells for cell in row)
+    csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL).writerows(cells)
     write_whole(path, buffer.getvalue().encode("utf-8"))
 
 

@@ -28,8 +28,8 @@ from ggmtl.tasks import as_frame, locate_tasks
 
 # Plain data of a fitted model that a file keeps beside its arrays.
 _FACTS = ("path_", "_reads_tasks", "_target_is_matrix", "_scored_from", "_table_kind", "_attached", "_named")
-# Folds of the groups, by label: kept where more rows may come.
-_GROUPS = "_group_folds"
+# Folds of the groups, by label, and columns of y: kept where more rows may come.
+_GROUPS, _TARGETS = "_group_folds", "_n_targets"
 
 
 class FittedModel(TaskRegressor):
@@ -40,6 +40,7 @@ class FittedModel(TaskRegressor):
     _settings_used: Settings
     _table_kind: str | None = None
     _group_folds: dict[Any, int] | None = None
+    _n_targets: int | None = None
     _ratios: np.ndarray | None = None
     _ratios_known: bool = False
     _survey: Survey | None = None
@@ -176,7 +177,9 @@ class FittedModel(TaskRegressor):
 
     def _facts(self, keep_statistics: bool) -> dict[str, Any]:
         facts = {name: getattr(self, name, None) for name in _FACTS} | {"_named": hasattr(self, "feature_names_in_")}
-        return facts | ({_GROUPS: self._group_folds} if keep_statistics and self._group_folds else {})
+        for name in (_GROUPS, _TARGETS) if keep_statistics else ():
+            facts |= {name: getattr(self, name)} if getattr(self, name) else {}
+        return facts
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what explanations would work out again: that may be larger than the model."""
@@ -277,7 +280,10 @@ class FittedModel(TaskRegressor):
         if fit.precisions is not None:
             return 1.0 / fit.precisions
         if not self._ratios_known:
-            self._ratios = None if self.noise == "common" else noise_ratios(fit.hub, (folded or self._folded()).total)
+            total = (folded or self._folded()).total
+            found = None if self.noise == "common" else noise_ratios(fit.hub, total)
+            # A task without rows is as noisy as the mean of all.
+            self._ratios = None if found is None else np.where(total.count > 0, found, 1.0)
             self._ratios_known = True
         return self._ratios
 
@@ -304,7 +310,7 @@ class FittedModel(TaskRegressor):
         """Become the model that a file describes."""
         for name in _FACTS:
             setattr(self, name, state.facts[name])
-        self._group_folds = state.facts.get(_GROUPS)
+        self._group_folds, self._n_targets = state.facts.get(_GROUPS), state.facts.get(_TARGETS)
         self.tasks_, self.feature_names_, self._scaling = state.task_names, state.feature_names, state.scaling
         self.n_features_in_ = len(state.feature_names)
         if self._named:

@@ -19,7 +19,6 @@ from ggmtl.scoring import FoldErrors
 from ggmtl.shell import all_or_nothing
 from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics, deal_folds, deal_holdout
 from ggmtl.tasks import TaskData, as_frame, locate_tasks, read_labels, read_training
-from ggmtl.tasks.tables import plain
 
 
 class GrowingModel(FittedModel):
@@ -161,15 +160,15 @@ class GrowingModel(FittedModel):
         return self._check_features(data)
 
     def _check_columns_of_target(self, data: TaskData) -> None:
-        """One task per column of y: the columns must be those of ``fit``, with or without tasks that came later."""
+        """One task per column of y: those of ``fit`` must be there, and no others than tasks that came later."""
         given, known = set(data.task_names.tolist()), self.tasks_.tolist()
-        later = {plain(label) for label, _ in self._attached}
-        if not set(known) - later <= given <= set(known):
-            wanted = f"one column for each of the {len(known)} tasks" if self._target_is_matrix else "one dimension"
-            raise InputError(
-                f"y must have {wanted}, as in fit ({', '.join(map(repr, known[:5]))}{' …' if len(known) > 5 else ''}). "
-                f"Got {len(given)} column(s) instead: {', '.join(map(repr, sorted(given, key=str)[:5]))}."
-            )
+        if given <= set(known) and len(given) >= (self._n_targets or 0):
+            return
+        wanted = f"the {self._n_targets} columns" if self._target_is_matrix else "the one dimension"
+        raise InputError(
+            f"y must have {wanted} that it had in fit. Got {len(given)} column(s) instead: "
+            f"{', '.join(map(repr, sorted(given, key=str)[:5]))}{' …' if len(given) > 5 else ''}."
+        )
 
     def _check_features(self, data: TaskData) -> TaskData:
         width = data.X.shape[1]

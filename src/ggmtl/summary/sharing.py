@@ -49,11 +49,12 @@ def _shares(model: Any, rows: np.ndarray | None, width: int) -> tuple[np.ndarray
     # No row says anything about the coefficient of a constant column.
     own = np.where(own > 1e-9 * own.max(initial=0.0), own, np.nan)
     weights = np.asarray(model.edge_weights_)
+    # Only the squared penalty's strengths are on the scale of XᵀX.
+    if getattr(model, "penalty", "squared_l2") != "squared_l2" and weights.any():
+        return np.full(width, np.nan), np.full(width, np.nan)
     used = coupling[slopes_of(model)] if slopes_of(model).any() else coupling
     unit = np.exp(np.log(used[used > 0]).mean()) if (used > 0).any() else 1.0
-    # Only the squared penalty's strengths are on the scale of XᵀX.
-    linear = getattr(model, "penalty", "squared_l2") == "squared_l2"
-    pull = hub + (coupling * 2.0 * weights.sum() / unit / len(model.tasks_) if linear else 0.0)
+    pull = hub + coupling * 2.0 * weights.sum() / unit / len(model.tasks_)
     with np.errstate(invalid="ignore"):
         share, by_all = (np.where(np.isposinf(each), 1.0 + 0.0 * own, each / (each + own)) for each in (pull, hub))
     return share, by_all

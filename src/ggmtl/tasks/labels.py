@@ -58,8 +58,9 @@ def unknown_tasks_message(unknown: Sequence[object], known: np.ndarray, remedy: 
     shown = ", ".join(repr(plain(label)) for label in unknown[:5])
     more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
     near = did_you_mean(unknown[0], known) if len(unknown) == 1 else ""
-    dealt = " In cross-validation, shuffle: every task needs rows in every training part." if len(unknown) > 1 else ""
-    return f"X has tasks that the model was not fitted with: {shown}{more}.{near} {remedy}{dealt}"
+    if len(unknown) > 1 and remedy is _UNSEEN_REMEDY:
+        remedy += " In cross-validation, shuffle: every task needs rows in every training part."
+    return f"X has tasks that the model was not fitted with: {shown}{more}.{near} {remedy}"
 
 
 def _sort(labels: np.ndarray) -> str:
