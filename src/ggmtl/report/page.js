@@ -508,7 +508,7 @@
       group.append(drawn("title", {}, `${levelTitle(entry)}\nerror ${number(entry.error, 4)} ± ${number(spread, 2)}`), drawn("rect", { x: x(place) - 30, y: top, width: 60, height: H - top - bottom, fill: "transparent" }),
         drawn("line", { class: "bar-line", x1: x(place), x2: x(place), y1: y(entry.error - spread), y2: y(entry.error + spread) }), drawn("circle", { class: `dot${simple ? "" : " graph"}`, cx: x(place), cy: y(entry.error), r: 5 }));
       if (chosen) group.append(drawn("circle", { class: "ring", cx: x(place), cy: y(entry.error), r: 10 }));
-      group.append(drawn("text", { class: chosen ? "strong" : "", x: x(place), y: H - bottom + 22, "text-anchor": "middle" }, simple ? { pooled: "One model", intercepts: "Common slopes", hub: "Common model", independent: "Separate models" }[entry.name] : `Graph, ${links(entry.n_edges)}`));
+      group.append(drawn("text", { class: chosen ? "strong" : "", x: x(place), y: H - bottom + 22, "text-anchor": "middle" }, simple ? { pooled: "One model", intercepts: "Common slopes", hub: "Common model", independent: "Separate models" }[entry.name] : `${W < 140 * known.length ? "" : "Graph, "}${links(entry.n_edges)}`));
       group.append(drawn("text", { class: chosen ? "strong" : "", x: x(place), y: H - bottom + 39, "text-anchor": "middle" }, fixed(entry.error, finest) + (chosen ? " · chosen" : "")));
       const open = () => { const place = ordered.findIndex((other) => other.index === k); if (place >= 0) setStop(place); };
       group.addEventListener("click", open); group.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); open(); } });
