@@ -11,6 +11,9 @@ import warnings
 from collections.abc import Iterable
 from types import ModuleType
 
+# Frames of these are no user's.
+_WITHIN = {"ggmtl", "contextlib"}
+
 
 class GGMTLError(Exception):
     """Base of every error this package raises on purpose."""
@@ -80,7 +83,3 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     while frame.f_globals.get("__name__", "").split(".")[0] in _WITHIN and frame.f_back is not None:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
-
-
-# Frames of these are no user's.
-_WITHIN = {"ggmtl", "contextlib"}

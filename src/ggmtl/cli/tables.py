@@ -9,6 +9,7 @@ import io
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -59,14 +60,15 @@ def _is_compressed(path: Path) -> bool:
     return path.suffix == ".gz" and path.stem.lower().endswith(".csv")
 
 
+def _open(path: Path, mode: str, **options: Any) -> Any:
+    return gzip.open(path, mode, **options) if _is_compressed(path) else path.open(mode, **options)
+
+
 def read_cells(path: Path) -> list[list[str]] | None:
     """The cells of a CSV file as they are, its header first; None for Parquet, and where a cell is too long."""
     if is_parquet(path):
         return None
-    with (
-        suppress(csv.Error),
-        (gzip.open if _is_compressed(path) else open)(path, "rt", newline="", encoding="utf-8-sig") as file,
-    ):
+    with suppress(csv.Error), _open(path, "rt", newline="", encoding="utf-8-sig") as file:
         # A line without anything in it is no row.
         return [row for row in csv.reader(file) if row]
     return None
@@ -74,7 +76,7 @@ def read_cells(path: Path) -> list[list[str]] | None:
 
 def _read_csv(path: Path, labels: str | None) -> pa.Table:
     """Read text in UTF-8; a file in another encoding is refused with the column that shows it."""
-    with (gzip.open if _is_compressed(path) else open)(path, "rb") as file:
+    with _open(path, "rb") as file:
         header = file.readline()
     if header.startswith(_UTF16):
         raise InputError(not_utf8_message(path))

@@ -18,6 +18,7 @@ from functools import singledispatch
 import numpy as np
 
 from ggmtl import kernels
+from ggmtl.parts import said_by
 from ggmtl.statistics import LeastSquares
 
 # So many numbers are held at a time; of inverses more, because those that are not held are computed twice.
@@ -121,12 +122,9 @@ def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> H
 
 
 def _said_in_all(gram: np.ndarray, hub: np.ndarray, ridge: float, parts: list[slice]) -> np.ndarray:
-    """diag(h) Σ_i D_i⁻¹(G_i + ρ), shape (p, p): where nh − hΣD_i⁻¹h is all rounding, as of a constant feature."""
-    said = np.zeros_like(gram[0])
-    for rows in parts:
-        inverse, _ = task_inverses(gram[rows], hub + ridge)
-        said += np.tensordot(inverse, gram[rows], axes=([0, 2], [0, 1])) + ridge * inverse.sum(axis=0)
-    return hub[:, None] * said
+    """Σ_i (G_i + ρ)D_i⁻¹ diag(h), shape (p, p): where nh − hΣD_i⁻¹h is all rounding, as of a constant feature."""
+    own = np.full(gram.shape[:2], ridge)
+    return sum(said_by(gram[rows], own[rows], task_inverses(gram[rows], hub + ridge)[0]) for rows in parts) * hub
 
 
 def chunks(n: int, numbers: int, at_a_time: int = _CHUNK_NUMBERS) -> list[slice]:

@@ -280,11 +280,12 @@ class FittedModel(TaskRegressor):
         if fit.precisions is not None:
             return 1.0 / fit.precisions
         if not self._ratios_known:
-            total = (folded or self._folded()).total
-            found = None if self.noise == "common" else noise_ratios(fit.hub, total)
-            # A task without rows is as noisy as the mean of all.
-            self._ratios = None if found is None else np.where(total.count > 0, found, 1.0)
-            self._ratios_known = True
+            self._ratios, self._ratios_known = None, True
+            if self.noise != "common":
+                total = (folded or self._folded()).total
+                found = noise_ratios(fit.hub, total)
+                # A task without rows is as noisy as the mean of all.
+                self._ratios = None if found is None else np.where(total.count > 0, found, 1.0)
         return self._ratios
 
     def _standard_errors_used(self) -> np.ndarray:

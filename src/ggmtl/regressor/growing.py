@@ -164,7 +164,7 @@ class GrowingModel(FittedModel):
         given, known = set(data.task_names.tolist()), self.tasks_.tolist()
         if given <= set(known) and len(given) >= (self._n_targets or 0):
             return
-        wanted = f"the {self._n_targets} columns" if self._target_is_matrix else "the one dimension"
+        wanted = f"the {self._n_targets or len(known)} columns" if self._target_is_matrix else "the one dimension"
         raise InputError(
             f"y must have {wanted} that it had in fit. Got {len(given)} column(s) instead: "
             f"{', '.join(map(repr, sorted(given, key=str)[:5]))}{' …' if len(given) > 5 else ''}."
