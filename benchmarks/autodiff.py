@@ -27,10 +27,10 @@ import torch
 from scipy.spatial import cKDTree
 from threadpoolctl import threadpool_limits
 
-from ggmtl.criteria import HoldOut
-from ggmtl.inner import InnerProblem
+from ggmtl.bilevel.inner import InnerProblem
+from ggmtl.bilevel.problem import HoldOut
 from ggmtl.kernels import available
-from ggmtl.statistics import LeastSquares
+from ggmtl.statistics.least_squares import LeastSquares
 
 RESULTS = Path(__file__).parent / "results" / "autodiff.md"
 N_FEATURES, N_NEIGHBOURS, TRAIN_ROWS, HELD_OUT_ROWS = 20, 10, 30, 8

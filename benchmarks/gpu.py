@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -35,21 +35,26 @@ SUBPROBLEM = 20_000
 NARROW, WIDE = torch.float32, torch.float64
 
 
-def load_kernels() -> ModuleType:
+_FORMS = ("solve.gpu.blocks", "solve.gpu.hypergradient", "solve.gpu.products", "solve.gpu.solver", "solve.gpu.system")
+_FORMS += ("evidence.gpu.nearest", "evidence.gpu.hub")
+
+
+def load_kernels() -> SimpleNamespace:
     """The torch form of the kernels, also where the dependencies of ggmtl are missing."""
     if "ggmtl" not in sys.modules and importlib.util.find_spec("ggmtl") is None:
         sys.path.insert(0, str(ROOT / "src"))
     try:
-        return importlib.import_module("ggmtl.kernels.on_torch")
+        modules = [importlib.import_module(f"ggmtl.{name}") for name in _FORMS]
     except ImportError:
         # Empty parents with the right folders: their own files import what is not installed here.
         for name in [name for name in sys.modules if name.split(".")[0] == "ggmtl"]:
             del sys.modules[name]
-        for name in ("ggmtl", "ggmtl.kernels"):
+        for name in ("ggmtl", "ggmtl.solve", "ggmtl.evidence", "ggmtl.evidence.gpu"):
             parent = ModuleType(name)
             parent.__path__ = [str(ROOT / "src" / name.replace(".", "/"))]
             sys.modules[name] = parent
-        return importlib.import_module("ggmtl.kernels.on_torch")
+        modules = [importlib.import_module(f"ggmtl.{name}") for name in _FORMS]
+    return SimpleNamespace(**{name: value for module in modules for name, value in vars(module).items()})
 
 
 kernels = load_kernels()
@@ -174,7 +179,7 @@ def inverse_kernels(bench: Bench) -> None:
     ones = torch.ones(narrow.shape[:2], device=bench.device)
     wide_ones = ones.to(WIDE)
     both = 8.0 * narrow.numel()
-    products = importlib.import_module("ggmtl.kernels.on_torch.products")
+    products = importlib.import_module("ggmtl.solve.gpu.products")
     usual = products.CHUNK_NUMBERS
 
     def invert(shift: Tensor, power: int | None = None) -> None:
@@ -420,7 +425,7 @@ STAGES = (
 
 def fit_loss(bench: Bench, n: int, dtype: torch.dtype):
     """True models, and their rows as two losses on the device: most, and those held out."""
-    from ggmtl.device import DeviceLoss
+    from ggmtl.evidence.gpu.loss import DeviceLoss
 
     models = smooth_models(bench, n)
     parts = [DeviceLoss(make_loss(bench, models, rows, dtype)) for rows in (FIT_ROWS, FIT_HELD_OUT)]
@@ -430,8 +435,8 @@ def fit_loss(bench: Bench, n: int, dtype: torch.dtype):
 def fit_settings():
     import numpy as np
 
-    from ggmtl.bilevel import Settings
-    from ggmtl.candidates import KNN
+    from ggmtl.bilevel.level import Settings
+    from ggmtl.graph.candidates import KNN
 
     return Settings("squared_l2", KNN(N_NEIGHBOURS), None, True, np.ones(N_FEATURES, dtype=bool))
 
@@ -440,8 +445,8 @@ def fit(parts: list, n: int):
     """The default fit by evidence, as the regressor does it after scaling."""
     import numpy as np
 
-    from ggmtl.path import fit_path
-    from ggmtl.statistics import FoldedLoss
+    from ggmtl.fit.path import fit_path
+    from ggmtl.statistics.least_squares import FoldedLoss
 
     folded = FoldedLoss(tuple(parts), first_scored=1)
     return fit_path(folded, fit_settings(), np.arange(n), criterion="evidence", choose_entropy=True)
@@ -499,8 +504,8 @@ def stage_times(profile: cProfile.Profile) -> dict[str, str]:
 
 def agreement(bench: Bench) -> None:
     """The same problem, smaller, in NumPy arrays and on the device."""
-    from ggmtl.bilevel.scaled import ScaledProblem
-    from ggmtl.criteria.evidence_neighbours import solves_for
+    from ggmtl.evidence.sampled_edges import solves_for
+    from ggmtl.evidence.scaled_problem import ScaledProblem
 
     n = min(SUBPROBLEM, bench.n)
     models, there = fit_loss(bench, n, WIDE)

@@ -19,9 +19,10 @@ from unittest.mock import patch
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from ggmtl import GGMTLRegressor, TaskStatistics, path
+from ggmtl import GGMTLRegressor, TaskStatistics
+from ggmtl.data.task_data import TaskData
 from ggmtl.datasets import make_clusters, make_line, make_star, make_tree
-from ggmtl.tasks import TaskData
+from ggmtl.fit import path
 
 RESULTS = Path(__file__).parent / "results" / "honesty.md"
 FRESH = 100

@@ -19,10 +19,10 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.spatial import cKDTree
 from threadpoolctl import threadpool_limits
 
-from ggmtl.criteria import HoldOut
-from ggmtl.inner import InnerProblem
+from ggmtl.bilevel.inner import InnerProblem
+from ggmtl.bilevel.problem import HoldOut
 from ggmtl.kernels import available
-from ggmtl.statistics import LeastSquares
+from ggmtl.statistics.least_squares import LeastSquares
 
 RESULTS = Path(__file__).parent / "results" / "hypergradient.md"
 N_FEATURES, N_NEIGHBOURS, TOLERANCE = 28, 10, 1e-8

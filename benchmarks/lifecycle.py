@@ -26,8 +26,8 @@ from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl import GGMTLRegressor
+from ggmtl.data.task_data import TaskData
 from ggmtl.datasets import load_exam, load_school, make_clusters
-from ggmtl.tasks import TaskData
 
 SETS: dict[str, Callable[[], TaskData]] = {
     "exam": load_exam,

@@ -18,9 +18,9 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from ggmtl.kernels import available
-from ggmtl.preconditioners import BlockJacobi, GraphLevel, make_preconditioner
-from ggmtl.solvers import ConjugateGradient
-from ggmtl.system import TaskSystem
+from ggmtl.solve.preconditioners import BlockJacobi, GraphLevel, make_preconditioner
+from ggmtl.solve.solvers import ConjugateGradient
+from ggmtl.solve.system import TaskSystem
 
 RESULTS = Path(__file__).parent / "results" / "preconditioner.md"
 STRENGTHS = 10.0 ** np.arange(-4, 7)

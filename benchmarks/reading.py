@@ -24,13 +24,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import roc_auc_score
 
 from ggmtl import GGMTLRegressor
-from ggmtl.bilevel import present_problem
+from ggmtl.bilevel.inner import solve_inner
+from ggmtl.bilevel.level import present_problem
+from ggmtl.data.task_data import TaskData
 from ggmtl.datasets import load_school, make_clusters, make_line
 from ggmtl.errors import GGMTLError
-from ggmtl.inner import solve_inner
 from ggmtl.inspection import EdgeExplanation, edge_stability, explain_edge, transfer_report
 from ggmtl.report import write_report
-from ggmtl.tasks import TaskData
 from scale import rows_of, smooth_models
 
 RESULTS = Path(__file__).parent / "results" / "reading.md"

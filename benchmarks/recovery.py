@@ -22,10 +22,10 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl import GGMTLRegressor, TaskGraph
 from ggmtl.baselines import HubRegressor, IndependentRegressor
-from ggmtl.candidates import KNN
+from ggmtl.data.task_data import TaskData
 from ggmtl.datasets import make_clusters, make_line, make_star, make_tree
+from ggmtl.graph.candidates import KNN
 from ggmtl.inspection import fuzzy_graph_scores, task_rmse
-from ggmtl.tasks import TaskData
 
 RESULTS = Path(__file__).parent / "results" / "recovery.md"
 SETS: dict[str, tuple[Callable[..., TaskData], tuple[int, ...], dict[str, Any]]] = {

@@ -115,11 +115,11 @@ def peak_memory() -> int:
 def bandwidth(n: int = 100_000, d: int = 30) -> dict:
     """Seconds of a step of conjugate gradients, and of reading the same bytes with as many threads."""
     from ggmtl import kernels
-    from ggmtl.candidates import KNN
-    from ggmtl.kernels.threads import over_tasks
-    from ggmtl.preconditioners import BlockJacobi
-    from ggmtl.solvers import ConjugateGradient
-    from ggmtl.system import TaskSystem
+    from ggmtl.graph.candidates import KNN
+    from ggmtl.runtime.threads import over_tasks
+    from ggmtl.solve.preconditioners import BlockJacobi
+    from ggmtl.solve.solvers import ConjugateGradient
+    from ggmtl.solve.system import TaskSystem
 
     random = np.random.default_rng(0)
     X = random.standard_normal((n, d + 5, d))

@@ -47,12 +47,13 @@ from sklearn.linear_model import Ridge, RidgeCV
 
 from ggmtl import GGMTLRegressor
 from ggmtl.baselines import BMSLRegressor, MSSLRegressor, MTRLRegressor
-from ggmtl.candidates import KNN
-from ggmtl.criteria.evidence import HubStrength, hub_evidence
-from ggmtl.criteria.evidence_strengths import learn_hub_by_feature, tune_strengths
+from ggmtl.bilevel.inner import InnerProblem, solve_inner
+from ggmtl.data.task_data import TaskData
 from ggmtl.datasets import load_parkinson, load_school, make_clusters
 from ggmtl.errors import GGMTLError
-from ggmtl.inner import InnerProblem, solve_inner
+from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.strengths import HubStrength, learn_hub_by_feature, tune_strengths
+from ggmtl.graph.candidates import KNN
 from ggmtl.reproduce.peers import (
     GpBoost,
     MixedLm,
@@ -61,8 +62,7 @@ from ggmtl.reproduce.peers import (
     _with_constant,
     peer_package,
 )
-from ggmtl.statistics import LeastSquares
-from ggmtl.tasks import TaskData
+from ggmtl.statistics.least_squares import LeastSquares
 
 RESULTS = Path(__file__).parent / "results" / "speed.md"
 LIMIT = 60.0

@@ -16,9 +16,9 @@ import pandas as pd
 
 from ggmtl import Coordinates, GGMTLRegressor, plot
 from ggmtl.baselines import IndependentRegressor, PooledRegressor
+from ggmtl.data.task_data import TaskData
 from ggmtl.datasets import load_tmy3, split_rows
 from ggmtl.inspection import explain_edge, task_rmse
-from ggmtl.tasks import TaskData
 
 # %%
 # Data

@@ -25,7 +25,8 @@ from ggmtl.baselines._sparse_precision import sparse_precision
 from ggmtl.baselines.mssl import learn_structure
 from ggmtl.baselines.mtrl import learn_relationship
 from ggmtl.errors import InputError, ParameterError
-from ggmtl.statistics import LeastSquares, TaskStatistics
+from ggmtl.statistics.least_squares import LeastSquares
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 
 def random_rows(n=4, d=3, rows=6, seed=0, noise=0.5):

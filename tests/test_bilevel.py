@@ -10,13 +10,16 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl import KNN, Complete, GGMTLRegressor
 from ggmtl.baselines import HubRegressor
-from ggmtl.bilevel import Settings, learn_by_validation, refit
-from ggmtl.criteria import Sparsity
+from ggmtl.bilevel.algorithm import learn_by_validation
+from ggmtl.bilevel.inner import solve_inner
+from ggmtl.bilevel.level import Settings, refit
+from ggmtl.bilevel.sparsity import Sparsity
 from ggmtl.datasets import make_clusters, make_line, make_star, make_tree
+from ggmtl.design.scaling import Scaling
 from ggmtl.errors import ParameterError
-from ggmtl.inner import solve_inner
-from ggmtl.levels import candidate_models
-from ggmtl.statistics import FoldedLoss, Scaling, TaskStatistics
+from ggmtl.fit.levels import candidate_models
+from ggmtl.statistics.least_squares import FoldedLoss
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 GENERATORS = {"line": make_line, "tree": make_tree, "star": make_star}
 

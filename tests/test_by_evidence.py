@@ -7,13 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ggmtl.bilevel import Settings, by_evidence, by_samples, learn_by_evidence, scaled, with_accurate_models
-from ggmtl.bilevel.scaled import ScaledProblem, near_in_memory
-from ggmtl.candidates import KNN, Complete
-from ggmtl.criteria.evidence import EvidenceModel
-from ggmtl.criteria.evidence_neighbours import solves_for
-from ggmtl.levels import candidate_models, hub_level, learn_levels
-from ggmtl.statistics import FoldedLoss, LeastSquares
+from ggmtl.bilevel.level import Settings
+from ggmtl.evidence import sampled_search as by_samples
+from ggmtl.evidence import scaled_problem as scaled
+from ggmtl.evidence import search as by_evidence
+from ggmtl.evidence.dense import EvidenceModel
+from ggmtl.evidence.sampled_edges import solves_for
+from ggmtl.evidence.sampled_search import with_accurate_models
+from ggmtl.evidence.scaled_problem import ScaledProblem, near_in_memory
+from ggmtl.evidence.search import learn_by_evidence
+from ggmtl.fit.levels import candidate_models, hub_level, learn_levels
+from ggmtl.graph.candidates import KNN, Complete
+from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 
 
 def losses(models: np.ndarray, n_rows: int, seed: int = 0) -> LeastSquares:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ggmtl import KNN, Complete, Coordinates
-from ggmtl.candidates import SMALL_TASKS, Pairs, as_candidates, cross_fit
 from ggmtl.errors import InputError, ParameterError
+from ggmtl.graph.candidates import SMALL_TASKS, Pairs, as_candidates, cross_fit
 
 NAMES = np.array(["a", "b", "c", "d"])
 LINE = np.array([[0.0], [1.0], [2.5], [7.0]])

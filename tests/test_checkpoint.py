@@ -17,11 +17,12 @@ from joblib import parallel_config
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from ggmtl import GGMTLRegressor, checkpoint, load_model
-from ggmtl.bilevel import by_evidence
-from ggmtl.checkpoint import Journal, open_journal, sketch
+from ggmtl import GGMTLRegressor, load_model
 from ggmtl.errors import ModelFileError, ParameterError
-from ggmtl.model_file import read_file, write_file
+from ggmtl.estimators.model_file.container import read_file, write_file
+from ggmtl.evidence import search as by_evidence
+from ggmtl.runtime import journal as checkpoint
+from ggmtl.runtime.journal import Journal, open_journal, sketch
 
 EVIDENCE = {"validation": 3}
 VALIDATION = {"criterion": "validation", "validation": 3, "edge_entropy": 0.01, "tol": 1e-7}
@@ -58,8 +59,8 @@ class Recorder:
     """Counts the outer steps of all searches, remembers the points evaluated, and acts after a given step."""
 
     def __init__(self, monkeypatch, act=None, at=None):
-        from ggmtl.bilevel import by_validation
-        from ggmtl.criteria import evidence_learning
+        from ggmtl.bilevel import algorithm as by_validation
+        from ggmtl.evidence import edge_steps as evidence_learning
 
         self.steps, self.points = [], []
         step, move, evaluate = Journal.step, evidence_learning._step, by_validation.ValidationObjective.__call__
@@ -291,7 +292,7 @@ def test_an_interruption_of_the_folds_chooses_by_those_done():
 
 
 def test_an_interruption_before_the_first_level_is_passed_on(monkeypatch):
-    from ggmtl import levels
+    from ggmtl.fit import levels
 
     def interrupted(*_):
         raise KeyboardInterrupt

@@ -19,7 +19,7 @@ import pyarrow.parquet  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from ggmtl.baselines import PooledRegressor  # noqa: E402
-from ggmtl.cli import output  # noqa: E402
+from ggmtl.cli import terminal as output  # noqa: E402
 from ggmtl.cli.app import app  # noqa: E402
 from ggmtl.cli.comparison import compare, methods  # noqa: E402
 from ggmtl.cli.workflow import Columns, load, read_rows  # noqa: E402

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from ggmtl import GGMTLRegressor
-from ggmtl.bilevel import Settings, learn_by_validation
-from ggmtl.candidates import KNN
-from ggmtl.statistics import FoldedLoss, Scaling, TaskStatistics
+from ggmtl.bilevel.algorithm import learn_by_validation
+from ggmtl.bilevel.level import Settings
+from ggmtl.design.scaling import Scaling
+from ggmtl.graph.candidates import KNN
+from ggmtl.statistics.least_squares import FoldedLoss
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 
 @pytest.fixture(scope="module")

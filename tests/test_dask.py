@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ggmtl.errors import InputError, InputTypeError
-from ggmtl.statistics import TaskStatistics
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")

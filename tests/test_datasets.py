@@ -13,10 +13,10 @@ import pytest
 from scipy.io import savemat
 
 from ggmtl import datasets
+from ggmtl.data.task_data import TaskData
 from ggmtl.datasets import _files, parkinson, school, surveys, tmy3
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.inspection import task_rmse
-from ggmtl.tasks import TaskData
 
 needs_files = pytest.mark.skipif(
     not os.environ.get("GGMTL_DATA_HOME"), reason="GGMTL_DATA_HOME is not set: no real data files"

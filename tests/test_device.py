@@ -7,20 +7,27 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="losses on a device need torch")
 
-from ggmtl import GGMTLRegressor, TaskStatistics, device, load_model, path  # noqa: E402
-from ggmtl.bilevel import Settings  # noqa: E402
-from ggmtl.candidates import KNN, search_for  # noqa: E402
-from ggmtl.criteria.evidence import EvidenceModel, Neighbours, edge_evidence, hub_evidence, learn_neighbours  # noqa: E402
-from ggmtl.criteria.evidence_edges import prior_terms  # noqa: E402
-from ggmtl.criteria.evidence_neighbours import solves_for  # noqa: E402
-from ggmtl.criteria.evidence_sampling import sampled_prior_terms  # noqa: E402
-from ggmtl.device import DeviceLoss, neighbours, placing, sampling, searching  # noqa: E402
+from ggmtl import GGMTLRegressor, TaskStatistics, load_model  # noqa: E402
+from ggmtl.bilevel.level import Settings  # noqa: E402
+from ggmtl.data.reading import read_prediction, read_training  # noqa: E402
 from ggmtl.errors import InputError, MissingExtraError, ParameterError  # noqa: E402
-from ggmtl.kernels import on_torch, reference  # noqa: E402
-from ggmtl.kernels.on_torch import products  # noqa: E402
-from ggmtl.solvers import Direct  # noqa: E402
-from ggmtl.statistics import FoldedLoss, LeastSquares  # noqa: E402
-from ggmtl.tasks import read_prediction, read_training  # noqa: E402
+from ggmtl.evidence.dense import EvidenceModel, edge_evidence, prior_terms  # noqa: E402
+from ggmtl.evidence.gpu import edges as neighbours  # noqa: E402
+from ggmtl.evidence.gpu import placement as placing  # noqa: E402
+from ggmtl.evidence.gpu import samples as sampling  # noqa: E402
+from ggmtl.evidence.gpu import search as searching  # noqa: E402
+from ggmtl.evidence.gpu.loss import DeviceLoss  # noqa: E402
+from ggmtl.evidence.gpu.nearest import nearest_in_neighbourhood  # noqa: E402
+from ggmtl.evidence.hub import hub_evidence  # noqa: E402
+from ggmtl.evidence.sampled_edges import Neighbours, learn_neighbours, solves_for  # noqa: E402
+from ggmtl.evidence.samples import sampled_prior_terms  # noqa: E402
+from ggmtl.fit import path  # noqa: E402
+from ggmtl.graph.candidates import KNN, search_for  # noqa: E402
+from ggmtl.kernels import reference  # noqa: E402
+from ggmtl.solve.gpu import products  # noqa: E402
+from ggmtl.solve.gpu.products import TensorGraph  # noqa: E402
+from ggmtl.solve.solvers import Direct  # noqa: E402
+from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares  # noqa: E402
 
 no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
@@ -127,7 +134,7 @@ def dense(system):
 def test_right_hand_sides_of_samples_have_the_systems_covariance(place, chunk, monkeypatch):
     monkeypatch.setattr(products, "CHUNK_NUMBERS", chunk)
     (here,), _, places = smooth_problem(n=12, p=2, rows=3)
-    system = device.DeviceSolves(DeviceLoss.of(here, place))._system(neighbour_state(places, 2, hub=2.0, k=3))
+    system = neighbours.DeviceSolves(DeviceLoss.of(here, place))._system(neighbour_state(places, 2, hub=2.0, k=3))
     number = 40_000 if chunk > 200 else 2000
     noise = sampling.posterior_noise(system, number, torch.Generator(place).manual_seed(0)).reshape(24, number)
     A = dense(system)
@@ -140,7 +147,7 @@ def test_prior_samples_have_the_exact_resistances(place):
     state = neighbour_state(places, 3)
     hub = np.array([0.3, 0.3 * (1 + 1e-14), 0.8])
     exact = prior_terms(EvidenceModel(here, state.edges, np.ones(3), hub), state.edge_values)
-    graph = on_torch.TensorGraph.of(torch.as_tensor(state.edges).to(place), 60)
+    graph = TensorGraph.of(torch.as_tensor(state.edges).to(place), 60)
     weights = torch.as_tensor(state.edge_values).to(place)
     found = sampling.prior_moments(graph, weights, hub, 4000, torch.Generator(place).manual_seed(0), 1e-6)
     np.testing.assert_allclose(found.resistance.cpu().numpy(), exact.resistance.sum(axis=1), rtol=0.15)
@@ -153,7 +160,7 @@ def test_under_a_strong_hub_the_prior_is_that_of_the_cpu_to_first_order(place):
     state = neighbour_state(places, 2, hub=300.0)
     model = EvidenceModel(here, state.edges, np.ones(2), state.hub)
     resistance, trace = sampled_prior_terms(model, state.edge_values, 4, np.random.default_rng(0))
-    graph = on_torch.TensorGraph.of(torch.as_tensor(state.edges).to(place), 60)
+    graph = TensorGraph.of(torch.as_tensor(state.edges).to(place), 60)
     weights = torch.as_tensor(state.edge_values).to(place)
     found = sampling.prior_moments(graph, weights, state.hub, 4, torch.Generator(place), 1e-2)
     np.testing.assert_allclose(found.resistance.cpu().numpy(), resistance, rtol=1e-12)
@@ -235,9 +242,9 @@ def test_neighbours_of_neighbours_are_those_of_the_reference(place, chunk, monke
     points = rng.normal(size=(300, 4))
     edges = np.unique(np.sort(rng.integers(0, 290, size=(700, 2)), axis=1), axis=0)
     edges = edges[edges[:, 0] != edges[:, 1]]
-    graph = on_torch.TensorGraph.of(torch.as_tensor(edges).to(place), 300)
+    graph = TensorGraph.of(torch.as_tensor(edges).to(place), 300)
     k = int(np.bincount(edges.ravel()).max() + 1) // 2
-    found = on_torch.nearest_in_neighbourhood(torch.as_tensor(points).to(place), graph, k).cpu().numpy()
+    found = nearest_in_neighbourhood(torch.as_tensor(points).to(place), graph, k).cpu().numpy()
     lists = graph.start.cpu().numpy(), graph.neighbour.cpu().numpy()
     np.testing.assert_array_equal(found, reference.nearest_in_neighbourhood(points, *lists, k))
     # A point without neighbours has only itself.
@@ -260,9 +267,9 @@ def test_candidates_are_sought_on_the_device_of_the_loss(place, monkeypatch):
 
 @pytest.fixture
 def every_problem_is_large(monkeypatch):
-    monkeypatch.setattr("ggmtl.scoring.LARGE_NUMBERS", 1000)
-    monkeypatch.setattr("ggmtl.bilevel.by_evidence.EXACT_SIZE", 0)
-    monkeypatch.setattr("ggmtl.bilevel.by_samples.CLUSTER_NUMBERS", 0)
+    monkeypatch.setattr("ggmtl.fit.held_out.LARGE_NUMBERS", 1000)
+    monkeypatch.setattr("ggmtl.evidence.search.EXACT_SIZE", 0)
+    monkeypatch.setattr("ggmtl.evidence.sampled_search.CLUSTER_NUMBERS", 0)
 
 
 @pytest.mark.usefixtures("every_problem_is_large")
@@ -297,9 +304,9 @@ def rows_of(n=300, d=3, rows=8, seed=0):
 @pytest.mark.usefixtures("every_problem_is_large")
 def test_the_regressor_fits_on_the_device_it_is_given(monkeypatch, tmp_path):
     X, y, tasks = rows_of()
-    used = []
-    monkeypatch.setattr(device, "check_device", lambda name: torch.device("cpu"))
-    monkeypatch.setattr(device, "on_device", lambda *parts: used.append(placing.on_device(*parts)) or used[-1])
+    used, on_device = [], placing.on_device
+    monkeypatch.setattr(placing, "check_device", lambda name: torch.device("cpu"))
+    monkeypatch.setattr(placing, "on_device", lambda *parts: used.append(on_device(*parts)) or used[-1])
     model = GGMTLRegressor(device="cuda").fit(X, y, tasks=tasks)
     assert all(isinstance(part, DeviceLoss) for part in used[0].parts)
     plain = GGMTLRegressor().fit(X, y, tasks=tasks)
@@ -333,7 +340,7 @@ def test_little_memory_means_float32_and_less_is_refused(monkeypatch):
     vectors = 8 * 80 * 100 * 5
     monkeypatch.setattr(placing, "free_bytes", lambda _: (3 * 8 + 8) * numbers + vectors)
     assert placing.on_device(folded, "cpu").parts[0].tensors.gram.dtype == torch.float32
-    monkeypatch.setattr("ggmtl.kernels.on_torch.memory.free_bytes", lambda _: 1e3)
+    monkeypatch.setattr("ggmtl.solve.gpu.memory.free_bytes", lambda _: 1e3)
     with pytest.raises(InputError, match=r'Fitting 100 tasks with 5 coefficients needs .* device="cpu"'):
         placing.on_device(folded, "cpu")
 
@@ -361,7 +368,7 @@ def test_a_device_that_is_not_there_is_said(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ParameterError, match=r"device='cuda:3' .* sees one CUDA device"):
         GGMTLRegressor(device="cuda:3").fit(*rows_of(n=4))
-    assert device.check_device("cuda:0") == torch.device("cuda", 0)
+    assert placing.check_device("cuda:0") == torch.device("cuda", 0)
 
 
 def test_a_device_without_torch_names_the_extra(monkeypatch):
@@ -371,7 +378,7 @@ def test_a_device_without_torch_names_the_extra(monkeypatch):
 
 
 def test_few_tasks_are_fitted_on_the_cpu_and_the_log_says_so(monkeypatch, caplog):
-    monkeypatch.setattr(device, "check_device", lambda name: torch.device("cpu"))
+    monkeypatch.setattr(placing, "check_device", lambda name: torch.device("cpu"))
     X, y, tasks = rows_of(n=6)
     with caplog.at_level("INFO", logger="ggmtl"):
         model = GGMTLRegressor(device="cuda", validation=None).fit(X, y, tasks=tasks)

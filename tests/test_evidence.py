@@ -8,25 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ggmtl.criteria.evidence import (
-    EvidenceModel,
-    Neighbours,
-    edge_evidence,
-    hub_evidence,
-    learn_edges,
-    learn_hub,
-    learn_hub_by_feature,
-    learn_neighbours,
-    select_graph,
-)
-from ggmtl.criteria.evidence_clusters import ClusterChoice, cluster_evidence
-from ggmtl.criteria.evidence_edges import changed_evidence
-from ggmtl.criteria.evidence_learning import _step, spread_over_edges
-from ggmtl.criteria.evidence_neighbours import solves_for
-from ggmtl.criteria.evidence_sampling import sampled_prior_terms
-from ggmtl.criteria.evidence_selection import flip_changes, largest_expected_f1
 from ggmtl.errors import ParameterError
-from ggmtl.statistics import LeastSquares
+from ggmtl.evidence.clusters import ClusterChoice, cluster_evidence
+from ggmtl.evidence.dense import EvidenceModel, changed_evidence, edge_evidence
+from ggmtl.evidence.edge_steps import _step, learn_edges, spread_over_edges
+from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.sampled_edges import Neighbours, learn_neighbours, solves_for
+from ggmtl.evidence.samples import sampled_prior_terms
+from ggmtl.evidence.selection import flip_changes, largest_expected_f1, select_graph
+from ggmtl.evidence.strengths import learn_hub, learn_hub_by_feature
+from ggmtl.statistics.least_squares import LeastSquares
 
 
 def losses(models: np.ndarray, counts, seed: int = 0, noise: float = 1.0) -> LeastSquares:

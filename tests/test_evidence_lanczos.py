@@ -11,17 +11,28 @@ from scipy import sparse
 from scipy.sparse.linalg import splu
 
 from ggmtl import GGMTLRegressor, load_model
-from ggmtl.bilevel import by_evidence, level_evidence
-from ggmtl.bilevel.by_samples import graph_evidence
-from ggmtl.bilevel.fit import GraphFit
-from ggmtl.criteria import evidence_lanczos, evidence_sampled_gradient, evidence_value
-from ggmtl.criteria.evidence import EvidenceModel, edge_evidence, evidence_gain, hub_evidence, sampled_evidence
-from ggmtl.criteria.evidence_clusters import cluster_description
-from ggmtl.criteria.evidence_selection import list_description
+from ggmtl.bilevel.level import GraphFit
 from ggmtl.datasets import make_clusters
 from ggmtl.errors import InputError, ParameterError
-from ggmtl.regressor.evidence import check_evidence
-from ggmtl.statistics import LeastSquares
+from ggmtl.estimators.level_evidence import check_evidence
+from ggmtl.evidence import (
+    log_determinants as evidence_lanczos,
+)
+from ggmtl.evidence import (
+    sampled_gradient as evidence_sampled_gradient,
+)
+from ggmtl.evidence import (
+    sampled_value as evidence_value,
+)
+from ggmtl.evidence import search as by_evidence
+from ggmtl.evidence.clusters import cluster_description
+from ggmtl.evidence.dense import EvidenceModel, edge_evidence
+from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.level_value import level_evidence
+from ggmtl.evidence.sampled_search import graph_evidence
+from ggmtl.evidence.sampled_value import evidence_gain, sampled_evidence
+from ggmtl.evidence.selection import list_description
+from ggmtl.statistics.least_squares import LeastSquares
 
 RIDGE = 1e-6
 

@@ -10,9 +10,9 @@ import pytest
 from scipy import sparse
 
 from ggmtl.errors import InputError, ParameterError
-from ggmtl.files import write_whole
 from ggmtl.graph import TaskGraph
 from ggmtl.graph.exports import to_edge_list_csv
+from ggmtl.runtime.files import write_whole
 
 HOSTILE = [
     "<img src=x onerror=alert(1)>",

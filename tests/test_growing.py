@@ -9,8 +9,8 @@ import pytest
 from ggmtl import GGMTLRegressor, TaskStatistics, load_model
 from ggmtl.datasets import make_clusters
 from ggmtl.errors import InputError, ParameterError
+from ggmtl.estimators import regressor as estimator
 from ggmtl.inspection import edge_stability
-from ggmtl.regressor import estimator
 
 
 @pytest.fixture(scope="module")

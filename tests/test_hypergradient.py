@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from scipy.linalg import block_diag
 
-from ggmtl.criteria import BilevelProblem, HoldOut, Sparsity, WarmStart, evaluate_folds
+from ggmtl.bilevel.hypergradient import hypergradient
+from ggmtl.bilevel.inner import InnerProblem, solve_inner
+from ggmtl.bilevel.problem import BilevelProblem, HoldOut, WarmStart, evaluate_folds
+from ggmtl.bilevel.sparsity import Sparsity
 from ggmtl.errors import InputError, ParameterError
-from ggmtl.hypergradient import hypergradient
-from ggmtl.inner import InnerProblem, solve_inner
-from ggmtl.solvers import ConjugateGradient, prepare
-from ggmtl.statistics import LeastSquares, TaskStatistics
+from ggmtl.solve.solvers import ConjugateGradient, prepare
+from ggmtl.statistics.least_squares import LeastSquares
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 CONNECTED = np.array([[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [0, 5], [1, 4]])
 DISCONNECTED = np.array([[0, 1], [1, 2], [0, 2], [3, 4], [4, 5]])

@@ -8,9 +8,9 @@ from scipy.linalg import block_diag
 from scipy.optimize import minimize
 from sklearn.linear_model import Ridge
 
+from ggmtl.bilevel.inner import InnerProblem, solve_inner
 from ggmtl.errors import ParameterError, SingularSystemError
-from ggmtl.inner import InnerProblem, solve_inner
-from ggmtl.statistics import TaskStatistics
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 ROBUST = ("l2", "l1")
 EDGES = np.array([[0, 1], [1, 2], [0, 2], [2, 3], [4, 5], [5, 6]])  # task 7 stands alone

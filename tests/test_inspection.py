@@ -10,9 +10,9 @@ import pytest
 from joblib import parallel_config
 
 from ggmtl import GGMTLRegressor, load_model
-from ggmtl.bilevel import present_problem, refit
+from ggmtl.bilevel.inner import solve_inner
+from ggmtl.bilevel.level import present_problem, refit
 from ggmtl.errors import InputError, ParameterError
-from ggmtl.inner import solve_inner
 from ggmtl.inspection import edge_stability, explain_edge, markov_clusters, transfer_report
 from ggmtl.inspection.outliers import unlike_others
 from ggmtl.inspection.resampling import blocks_of, draw, weighted

@@ -10,22 +10,21 @@ import numpy as np
 import pytest
 
 from ggmtl import GGMTLRegressor, load_model
-from ggmtl.bilevel import present_problem
+from ggmtl.bilevel.inner import InnerProblem, solve_inner
+from ggmtl.bilevel.level import present_problem
 from ggmtl.datasets import make_clusters
-from ggmtl.inner import InnerProblem, solve_inner
+from ggmtl.inference.common_model import CommonModel
+from ggmtl.inference.few_solves import FewSolves
+from ggmtl.inference.nearby import Nearby
+from ggmtl.inference.neighbourhood import Links
+from ggmtl.inference.noise_variance import _estimated, noise_taken
+from ggmtl.inference.removal import difference_covariance, without_edge
+from ggmtl.inference.survey import FarAway, Overview
 from ggmtl.inspection import explain_edge, transfer_report
 from ggmtl.inspection.effects import effects_of
 from ggmtl.inspection.transfer import Gain, _verdict
-from ggmtl.parts import Factors
-from ggmtl.posterior import without_edge
-from ggmtl.posterior.common_model import CommonModel
-from ggmtl.posterior.few_solves import FewSolves
-from ggmtl.posterior.nearby import Nearby
-from ggmtl.posterior.neighbourhood import Links
-from ggmtl.posterior.noise import _estimated, noise_taken
-from ggmtl.posterior.removal import difference_covariance
-from ggmtl.posterior.survey import FarAway, Overview
-from ggmtl.statistics import LeastSquares
+from ggmtl.solve.components import Factors
+from ggmtl.statistics.least_squares import LeastSquares
 
 
 def make_problem(seed=0, groups=6, members=12, p=5, rows=8, hub=0.5):
@@ -78,7 +77,7 @@ def gained_of(nearby, change, overview, scored):
 def test_taking_out_an_edge_is_a_refit(hub, monkeypatch):
     problem, values = make_problem(hub=hub)
     rough = without_edge(problem, values, *problem.edges[0]).difference_covariance
-    monkeypatch.setattr("ggmtl.posterior.removal._COVARIANCE_TOL", 1e-4)
+    monkeypatch.setattr("ggmtl.inference.removal._COVARIANCE_TOL", 1e-4)
     for edge in (0, 50, 143):
         i, j = problem.edges[edge]
         left = np.where(np.arange(len(values)) == edge, 0.0, values)
@@ -92,7 +91,7 @@ def test_taking_out_an_edge_is_a_refit(hub, monkeypatch):
 
 
 def test_column_by_column_is_the_same_covariance(monkeypatch):
-    monkeypatch.setattr("ggmtl.posterior.removal._KEPT_NUMBERS", 0)
+    monkeypatch.setattr("ggmtl.inference.removal._KEPT_NUMBERS", 0)
     problem, values = make_problem()
     system = problem.system(values)
     found = difference_covariance(system, 0, 1)
@@ -142,13 +141,13 @@ def test_no_factors_of_large_parts_of_very_many_or_of_none(monkeypatch):
     assert Factors.of(problem.system(values)).system.shape == (72, 5)
     bare = InnerProblem(problem.loss, problem.edges[:0], problem.coupling, problem.hub, problem.ridge)
     assert Factors.of(bare.system(np.zeros(0))) is None
-    monkeypatch.setattr("ggmtl.parts._OPERATIONS", 6 * 60.0**3)
+    monkeypatch.setattr("ggmtl.solve.components._OPERATIONS", 6 * 60.0**3)
     assert Factors.of(problem.system(values)) is None
-    monkeypatch.setattr("ggmtl.parts._PER_PART", 0.0)
+    monkeypatch.setattr("ggmtl.solve.components._PER_PART", 0.0)
     assert Factors.of(problem.system(values)) is not None
     assert Factors.of(problem.system(values), 2) is None
     monkeypatch.undo()
-    monkeypatch.setattr("ggmtl.parts._NUMBERS", 6 * 60.0**2)
+    monkeypatch.setattr("ggmtl.solve.components._NUMBERS", 6 * 60.0**2)
     assert Factors.of(problem.system(values)) is None
 
 
@@ -158,7 +157,7 @@ def test_where_an_edge_is_all_that_is_known_its_part_is_factorised_without_it(hu
     problem, values = make_problem(hub=hub)
     i, j = problem.edges[edge]
     left = np.where(np.arange(len(values)) == edge, 0.0, values)
-    monkeypatch.setattr("ggmtl.parts._GROWTH", 0.0)
+    monkeypatch.setattr("ggmtl.solve.components._GROWTH", 0.0)
     factors = Factors.of(problem.system(values))
     found = factors.covariance(factors.pair(i, j), values[edge] * problem.coupling)
     np.testing.assert_allclose(found, dense_covariance(problem.system(left), i, j), rtol=1e-9, atol=1e-12)
@@ -219,7 +218,7 @@ def test_more_tasks_tell_the_change_better_until_they_are_enough():
 @pytest.mark.parametrize(("rows", "strength"), [(12, 1.0), (12, 30.0), (4, 30.0)])
 def test_the_doubt_about_the_errors_of_a_pair_covers_what_they_are_off_by(rows, strength, monkeypatch):
     """In a ring with chords that ties all tasks, also strongly, and for any number of them looked at."""
-    monkeypatch.setattr("ggmtl.posterior.nearby._DOUBT", 1.0)
+    monkeypatch.setattr("ggmtl.inference.nearby._DOUBT", 1.0)
     problem, values = make_problem(groups=1, members=300, rows=rows, hub=np.array([0.0, 0.0, 0.0, 0.0, 40.0]))
     scored, covered = make_problem(seed=7, groups=1, members=300)[0].loss, 0
     values = strength * values
@@ -241,7 +240,7 @@ def test_the_doubt_about_the_errors_of_a_pair_covers_what_they_are_off_by(rows, 
 
 @pytest.mark.parametrize("strength", [30.0, 1000.0])
 def test_the_errors_of_all_tasks_are_in_doubt_also_where_the_pair_has_no_rows_scored(strength, monkeypatch):
-    monkeypatch.setattr("ggmtl.posterior.nearby._DOUBT", 1.0)
+    monkeypatch.setattr("ggmtl.inference.nearby._DOUBT", 1.0)
     hub = np.array([0.0, 0.0, 0.0, 0.0, 40.0])
     problem, values = make_problem(groups=1, members=300, rows=3, hub=hub)
     scored, values = make_problem(seed=7, groups=1, members=300)[0].loss, strength * values
@@ -272,7 +271,7 @@ def test_no_edge_is_no_change():
 
 def test_a_common_model_that_matters_in_many_coordinates_is_left_to_all_tasks(monkeypatch):
     """Where there are so many tasks that no more than three coordinates are looked at."""
-    monkeypatch.setattr("ggmtl.posterior.survey._FELT_NUMBERS", 0)
+    monkeypatch.setattr("ggmtl.inference.survey._FELT_NUMBERS", 0)
     problem, values = make_problem(hub=5.0)
     overview = overview_of(problem, values, problem.loss)
     assert len(overview.far.felt) == 3
@@ -323,7 +322,7 @@ def test_the_nearest_tasks_are_those_that_take_up_the_most():
 def test_the_covariance_of_the_nearest_tasks_grows_towards_that_of_all(monkeypatch):
     problem, values = make_problem(groups=1, members=60, hub=0.0)
     exact = dense_covariance(problem.system(np.where(np.arange(len(values)) == 0, 0.0, values)), 0, 1)
-    monkeypatch.setattr("ggmtl.posterior.nearby._VARIANCE_DOUBT", 10.0)
+    monkeypatch.setattr("ggmtl.inference.nearby._VARIANCE_DOUBT", 10.0)
     common = CommonModel.of(problem.system(values))
     found = [nearby_of(problem, values, 0, 1, size).covariance(common) for size in (2, 6, 20, 40)]
     below = [np.diag(exact - covariance).max() for covariance in found]
@@ -390,7 +389,7 @@ def test_the_answer_of_the_common_model_lies_within_its_bounds():
 
 
 def test_too_many_steps_hand_over_to_the_preconditioner_that_knows_the_graph(monkeypatch):
-    monkeypatch.setattr("ggmtl.posterior.few_solves._STEPS", 2)
+    monkeypatch.setattr("ggmtl.inference.few_solves._STEPS", 2)
     problem, values = make_problem()
     solver = FewSolves(problem.system(values))
     for _ in range(2):
@@ -438,8 +437,8 @@ def clusters(request):
 def test_errors_of_an_explanation_are_those_of_refits_to_a_millionth(clusters, size, monkeypatch):
     """In closed form (None), from all tasks (0), from three that more must join, from all that are tied to the two."""
     if size is not None:
-        monkeypatch.setattr("ggmtl.parts._OPERATIONS", 0)
-    monkeypatch.setattr("ggmtl.posterior.neighbourhood._PAYS_FROM", 0 if size else 10**9)
+        monkeypatch.setattr("ggmtl.solve.components._OPERATIONS", 0)
+    monkeypatch.setattr("ggmtl.inference.neighbourhood._PAYS_FROM", 0 if size else 10**9)
     monkeypatch.setattr("ggmtl.inspection.effects.near_size", lambda p, tied: size)
     i, j = clusters.graph_.edges[3]
     model = deepcopy(clusters)
@@ -476,7 +475,7 @@ def test_explanations_are_exact_where_rows_are_few_and_tasks_many(drawn, monkeyp
     # Some hundred small parts are worth factors, more are not.
     closed = model._survey.total.factors is not None
     assert closed == (len(model.tasks_) < 1000)
-    monkeypatch.setattr("ggmtl.parts._OPERATIONS", 0)
+    monkeypatch.setattr("ggmtl.solve.components._OPERATIONS", 0)
     by_tasks_near, edges = deepcopy(model), model.graph_.edges
     by_tasks_near._survey = None
     for i, j in edges[np.linspace(0, len(edges) - 1, 3).astype(int)]:
@@ -488,7 +487,7 @@ def test_explanations_are_exact_where_rows_are_few_and_tasks_many(drawn, monkeyp
 
 def test_explanations_are_exact_where_weights_and_numbers_of_rows_differ_widely(monkeypatch):
     """Tasks of one row, whose models only others tell: a rough look at them says too little of what is in doubt."""
-    monkeypatch.setattr("ggmtl.parts._OPERATIONS", 0)
+    monkeypatch.setattr("ggmtl.solve.components._OPERATIONS", 0)
     X, y, tasks, pairs = few_rows(1, 700, 10, 8, 25, (0.2, 0.5, 1.5))
     weight = np.random.default_rng(2).uniform(0.01, 5.0, len(y))
     model = GGMTLRegressor(candidates=pairs).fit(X, y, tasks=tasks, sample_weight=weight)
@@ -499,7 +498,7 @@ def test_explanations_are_exact_where_weights_and_numbers_of_rows_differ_widely(
 
 def test_tasks_near_an_edge_are_enough_where_rows_are(monkeypatch):
     """Exact without a solve of all tasks."""
-    monkeypatch.setattr("ggmtl.parts._OPERATIONS", 0)
+    monkeypatch.setattr("ggmtl.solve.components._OPERATIONS", 0)
     X, y, tasks, pairs = few_rows(1, 600, 6, 8, 30, 0.3)
     model = GGMTLRegressor(candidates=pairs).fit(X, y, tasks=tasks)
     for i, j in model.graph_.edges[:40:20]:
@@ -531,7 +530,7 @@ def test_an_interruption_after_the_fit_does_not_undo_it(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ggmtl.regressor.fitted.survey_of", interrupted)
+    monkeypatch.setattr("ggmtl.estimators.fitted.survey_of", interrupted)
     data = make_clusters(2, n_tasks=6, n_features=2, random_state=0)
     with pytest.warns(UserWarning, match="when the fit was done"):
         model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)

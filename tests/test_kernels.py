@@ -12,12 +12,13 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from ggmtl import GGMTLRegressor, kernels
 from ggmtl.datasets import make_clusters
 from ggmtl.errors import ParameterError
+from ggmtl.estimators import regressor as estimator
 from ggmtl.inspection import effects, explain_edge
 from ggmtl.kernels import Cycle, Operator, reference
-from ggmtl.preconditioners import BlockJacobi, GraphLevel, TwoLevel
-from ggmtl.regressor import estimator
-from ggmtl.solvers import ConjugateGradient
-from ggmtl.system import TaskSystem
+from ggmtl.runtime import threads as threads_module
+from ggmtl.solve.preconditioners import BlockJacobi, GraphLevel, TwoLevel
+from ggmtl.solve.solvers import ConjugateGradient
+from ggmtl.solve.system import TaskSystem
 
 FORMS = kernels.available()
 
@@ -235,7 +236,7 @@ def test_an_unknown_form_is_refused(monkeypatch):
 
 
 def test_importing_the_package_does_not_import_numba():
-    code = "import sys, ggmtl, ggmtl.solvers; sys.exit('numba' in sys.modules)"
+    code = "import sys, ggmtl, ggmtl.solve.solvers; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -269,7 +270,7 @@ def test_edge_noise_is_the_same_in_every_form_whatever_the_threads(monkeypatch, 
     edges = np.concatenate([edges, edges[:3]])  # Some given twice.
     weights = np.random.default_rng(1).uniform(size=len(edges))
     scale = np.random.default_rng(2).uniform(size=width)
-    monkeypatch.setattr(kernels.threads, "_LEAST_NUMBERS", 0)
+    monkeypatch.setattr(threads_module, "_LEAST_NUMBERS", 0)
     found = []
     for name, threads in [(name, threads) for name in FORMS for threads in "13"]:
         monkeypatch.setenv("GGMTL_KERNELS", name)
@@ -299,7 +300,7 @@ def test_edge_noise_has_the_covariance_of_the_graph(form):
 def test_shared_conjugate_gradients_solve_the_system(monkeypatch, threads):
     pytest.importorskip("numba")
     monkeypatch.setattr(kernels, "SHARED_NUMBERS", 0)
-    monkeypatch.setattr(kernels.threads, "_LEAST_NUMBERS", 0)
+    monkeypatch.setattr(threads_module, "_LEAST_NUMBERS", 0)
     monkeypatch.setenv("GGMTL_THREADS", threads)
     random = np.random.default_rng(0)
     X = random.normal(size=(30, 8, 5))
@@ -316,7 +317,7 @@ def test_shared_conjugate_gradients_solve_the_system(monkeypatch, threads):
 def test_ranges_make_up_all_tasks_whatever_the_number_of_threads(monkeypatch):
     for threads in ("1", "2", "5"):
         monkeypatch.setenv("GGMTL_THREADS", threads)
-        ranges = kernels.threads.over_tasks(lambda first, last: list(range(first, last)), 13, 1 << 30)
+        ranges = threads_module.over_tasks(lambda first, last: list(range(first, last)), 13, 1 << 30)
         assert [k for part in ranges for k in part] == list(range(13))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ggmtl import GGMTLRegressor, TaskStatistics, memory
+from ggmtl import GGMTLRegressor, TaskStatistics
 from ggmtl.errors import MemoryShortageError
+from ggmtl.runtime import memory
 
 
 @pytest.fixture

@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 from sklearn.model_selection import KFold
 
-from ggmtl import KNN, Complete, Coordinates, GGMTLRegressor, files, load_model
-from ggmtl.bilevel import GraphFit
+from ggmtl import KNN, Complete, Coordinates, GGMTLRegressor, load_model
+from ggmtl.bilevel.level import GraphFit
+from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError, ModelFileError, ParameterError
+from ggmtl.estimators.model_file.container import _PREFIX, read_file, write_file
+from ggmtl.estimators.model_file.state import ModelState, write_model
+from ggmtl.estimators.model_file.values import decode, encode, round_mantissa
+from ggmtl.fit.held_out import FoldErrors
+from ggmtl.fit.path import PathResult
 from ggmtl.graph import TaskGraph
-from ggmtl.model_file import ModelState, read_file, write_file, write_model
-from ggmtl.model_file.container import _PREFIX
-from ggmtl.model_file.values import decode, encode, round_mantissa
-from ggmtl.path import PathResult
-from ggmtl.scoring import FoldErrors
-from ggmtl.statistics import Scaling
+from ggmtl.runtime import files
 
 FAST = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0, "validation": 0.25}
 

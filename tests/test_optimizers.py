@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ggmtl.optimizers import Box, projected_gradient, quasi_newton, trial_steps
+from ggmtl.bilevel.optimizers import Box, projected_gradient, quasi_newton, trial_steps
 
 OPTIMISERS = {
     "projected_gradient": projected_gradient,

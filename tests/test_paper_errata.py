@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from scipy.linalg import block_diag
 
-from ggmtl.criteria import HoldOut, Sparsity
-from ggmtl.criteria.sparsity import ENTROPY_FLOOR
+from ggmtl.bilevel.inner import InnerProblem, solve_inner
+from ggmtl.bilevel.problem import HoldOut
+from ggmtl.bilevel.sparsity import ENTROPY_FLOOR, Sparsity
 from ggmtl.graph import TaskGraph
-from ggmtl.inner import InnerProblem, solve_inner
 from ggmtl.inspection import fuzzy_graph_scores
-from ggmtl.statistics import LeastSquares
+from ggmtl.statistics.least_squares import LeastSquares
 
 N, D, ROWS, STRENGTH = 6, 3, 8, 2.0
 EDGES = np.array([(i, j) for i in range(N) for j in range(i + 1, N)])

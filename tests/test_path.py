@@ -7,12 +7,14 @@ import pytest
 
 from ggmtl import KNN, GGMTLRegressor, load_model
 from ggmtl.baselines import HubRegressor, IndependentRegressor, PooledRegressor
-from ggmtl.bilevel import GraphFit
+from ggmtl.bilevel.level import GraphFit
 from ggmtl.datasets import make_clusters, make_line
-from ggmtl.levels import hub_level, independent_level, learn_levels, pooled_level
-from ggmtl.path import choose
-from ggmtl.scoring import FoldErrors
-from ggmtl.statistics import FoldedLoss, Scaling, TaskStatistics
+from ggmtl.design.scaling import Scaling
+from ggmtl.fit.held_out import FoldErrors
+from ggmtl.fit.levels import hub_level, independent_level, learn_levels, pooled_level
+from ggmtl.fit.path import choose
+from ggmtl.statistics.least_squares import FoldedLoss
+from ggmtl.statistics.task_statistics import TaskStatistics
 from test_bilevel import folded_of, settings_of
 
 

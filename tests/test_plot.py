@@ -18,10 +18,10 @@ from ggmtl.datasets import make_clusters  # noqa: E402
 from ggmtl.errors import InputError, InputTypeError, ParameterError  # noqa: E402
 from ggmtl.graph import TaskGraph  # noqa: E402
 from ggmtl.inspection import transfer_report  # noqa: E402
+from ggmtl.inspection.summary.collect import summarize  # noqa: E402
 from ggmtl.plot.layout import positions  # noqa: E402
 from ggmtl.plot.style import GREY, OKABE_ITO, cluster_styles  # noqa: E402
 from ggmtl.plot.supernodes import heaviest_links  # noqa: E402
-from ggmtl.summary import summarize  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

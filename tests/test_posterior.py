@@ -9,13 +9,13 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 from ggmtl import GGMTLRegressor
-from ggmtl.bilevel import GraphFit, Settings, present_problem, refit
-from ggmtl.candidates import Complete
-from ggmtl.inner import solve_inner
-from ggmtl.posterior import attach, follow, insert_task, noise_of, posterior_of, without_edge
-from ggmtl.posterior.attachment import _NewTask
-from ggmtl.posterior.uncertainty import _sampled_blocks
-from ggmtl.statistics import LeastSquares
+from ggmtl.bilevel.inner import solve_inner
+from ggmtl.bilevel.level import GraphFit, Settings, present_problem, refit
+from ggmtl.graph.candidates import Complete
+from ggmtl.inference.attachment import _NewTask, attach, follow, insert_task
+from ggmtl.inference.posterior import _sampled_blocks, noise_of, posterior_of
+from ggmtl.inference.removal import without_edge
+from ggmtl.statistics.least_squares import LeastSquares
 
 FAST = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0, "validation": 0.25}
 

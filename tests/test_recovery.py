@@ -10,22 +10,23 @@ from scipy.special import gammaln
 from scipy.stats import multivariate_normal
 
 from ggmtl import GGMTLRegressor, load_model
-from ggmtl.bilevel import Settings
-from ggmtl.bilevel.by_coordinates import learn_by_coordinates, probability_of_sharing
-from ggmtl.candidates import KNN, Candidates, Complete
-from ggmtl.criteria.evidence import hub_evidence, learn_hub
-from ggmtl.criteria.evidence_coordinates import (
+from ggmtl.bilevel.level import Settings
+from ggmtl.datasets import make_star
+from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.search_l1 import learn_by_coordinates, probability_of_sharing
+from ggmtl.evidence.shared_coefficients import (
     HubPosterior,
     coefficient_origins,
     hub_posterior,
     marginal_evidence,
     shared_coefficients,
 )
-from ggmtl.criteria.evidence_trees import Messages, edge_probabilities, task_messages
-from ggmtl.datasets import make_star
+from ggmtl.evidence.spanning_trees import Messages, edge_probabilities, task_messages
+from ggmtl.evidence.strengths import learn_hub
+from ggmtl.fit.levels import candidate_models, hub_level
+from ggmtl.graph.candidates import KNN, Candidates, Complete
 from ggmtl.inspection import shared_features
-from ggmtl.levels import candidate_models, hub_level
-from ggmtl.statistics import LeastSquares
+from ggmtl.statistics.least_squares import LeastSquares
 
 CONCENTRATIONS = (100.0, 1.0, 0.1)
 

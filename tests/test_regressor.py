@@ -109,7 +109,7 @@ def test_methods_ask_for_fit_first():
 
 
 def test_a_summary_is_text():
-    pytest.importorskip("ggmtl.summary")
+    pytest.importorskip("ggmtl.inspection.summary")
     X, y, tasks = make()
     assert isinstance(GGMTLRegressor(**HUB).fit(X, y, tasks=tasks).summary(), str)
 

@@ -12,10 +12,10 @@ import pytest
 
 from ggmtl import GGMTLRegressor
 from ggmtl.baselines import IndependentRegressor
+from ggmtl.inspection.summary.collect import summarize
 from ggmtl.report import render_report, write_report
 from ggmtl.report.page import script_json
 from ggmtl.report.places import place_tasks
-from ggmtl.summary import summarize
 
 pytest.importorskip("jinja2")
 

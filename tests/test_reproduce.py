@@ -5,29 +5,22 @@ import json
 import numpy as np
 import pytest
 
-from ggmtl.candidates import KNN
+from ggmtl.data.task_data import TaskData
 from ggmtl.datasets import make_line, make_star, make_tree
 from ggmtl.datasets._series import forecast_tasks
 from ggmtl.errors import InputError, MissingExtraError, ParameterError
 from ggmtl.graph import TaskGraph
+from ggmtl.graph.candidates import KNN
 from ggmtl.inspection import fuzzy_graph_scores, task_rmse
 from ggmtl.reproduce import TARGETS, Cell, CellCache, compute_missing, figures, problems, run
 from ggmtl.reproduce.__main__ import main
 from ggmtl.reproduce.figures import figure_row
-from ggmtl.reproduce.methods import (
-    LABELS,
-    PaperGGMTL,
-    compute_cell,
-    distance_weighted,
-    independent_models,
-    make_method,
-)
+from ggmtl.reproduce.markdown import format_entry, write_table
+from ggmtl.reproduce.methods import LABELS, PaperGGMTL, compute_cell, distance_weighted, independent_models, make_method
 from ggmtl.reproduce.peers import PEERS, BoostedTrees, RidgePerTask, peer_package
 from ggmtl.reproduce.plan import PROTOCOL_FREE, Section, make_table
 from ggmtl.reproduce.problems import load_problem
 from ggmtl.reproduce.published import published_number
-from ggmtl.reproduce.tables import format_entry, write_table
-from ggmtl.tasks import TaskData
 
 MAKERS = {"line": make_line, "tree": make_tree, "star": make_star}
 

@@ -18,7 +18,7 @@ from ggmtl import TaskGraph, load_model
 from ggmtl.datasets import _files
 from ggmtl.datasets._tables import read_npz
 from ggmtl.errors import InputError, ModelFileError
-from ggmtl.statistics.partials import from_bytes
+from ggmtl.statistics.streaming.partials import from_bytes
 
 SOURCE = Path(ggmtl.__file__).parent
 # Modules that run what they read, start programs or listen to a network.

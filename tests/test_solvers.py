@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from ggmtl.errors import ParameterError, SingularSystemError, SolverError
-from ggmtl.parts import Factors
-from ggmtl.preconditioners import AggregationCycle, BlockJacobi, GraphLevel, TwoLevel, make_preconditioner
-from ggmtl.solvers import ConjugateGradient, Direct, Solution, prepare
-from ggmtl.system import TaskSystem
+from ggmtl.solve.components import Factors
+from ggmtl.solve.preconditioners import AggregationCycle, BlockJacobi, GraphLevel, TwoLevel, make_preconditioner
+from ggmtl.solve.solution import Solution
+from ggmtl.solve.solvers import ConjugateGradient, Direct, prepare
+from ggmtl.solve.system import TaskSystem
 from test_system import LARGE, OPERATORS, SMALL, grams, hide_pyamg, kronecker, make, reference
 
 
@@ -294,7 +295,7 @@ def test_a_residual_that_rises_for_dozens_of_steps_is_not_a_stall():
 def test_where_steps_fail_factors_solve(reserve, monkeypatch):
     """Pairs of tasks with fewer rows than coefficients: what no row tells, a ridge of a millionth must."""
     if reserve is Direct:
-        monkeypatch.setattr("ggmtl.parts._OPERATIONS", 0)
+        monkeypatch.setattr("ggmtl.solve.components._OPERATIONS", 0)
     rng, n, p = np.random.default_rng(0), 80, 6
     X = rng.normal(size=(n, 2, p))
     gram, edges = np.einsum("nrp,nrq->npq", X, X), np.arange(n).reshape(-1, 2)

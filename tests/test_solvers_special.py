@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ggmtl import GGMTLRegressor, low_rank, shared_design, shifted_graph
+from ggmtl import GGMTLRegressor
 from ggmtl.errors import SolverError
-from ggmtl.preconditioners import BlockJacobi, TwoLevel
-from ggmtl.shared_design import SharedDesign
-from ggmtl.shifted_graph import IterativeGraph, ShiftedAggregation, SpectralGraph
-from ggmtl.solvers import ConjugateGradient, Direct, prepare
-from ggmtl.system import TaskSystem, laplacian
+from ggmtl.solve import low_rank, shared_design
+from ggmtl.solve import shifted_laplacian as shifted_graph
+from ggmtl.solve.preconditioners import BlockJacobi, TwoLevel
+from ggmtl.solve.shared_design import SharedDesign
+from ggmtl.solve.shifted_laplacian import IterativeGraph, ShiftedAggregation, SpectralGraph
+from ggmtl.solve.solvers import ConjugateGradient, Direct, prepare
+from ggmtl.solve.system import TaskSystem, laplacian
 from test_system import decades, grams, hide_pyamg, kronecker, make, per_coordinate, random_edges, ring
 
 
@@ -408,7 +410,7 @@ def test_a_fit_with_one_column_per_task_is_the_same_with_and_without_the_special
     )
 
     def fit(largest_direct):
-        monkeypatch.setattr("ggmtl.solvers.DIRECT_SIZE", largest_direct)
+        monkeypatch.setattr("ggmtl.solve.solvers.DIRECT_SIZE", largest_direct)
         model = GGMTLRegressor(
             criterion="validation", coupling=1.0, edge_entropy=0.0, edge_l2=1.0, validation=3, random_state=0
         )

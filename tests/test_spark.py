@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ggmtl.errors import InputError, InputTypeError
-from ggmtl.statistics import TaskStatistics
-from ggmtl.statistics.partials import from_bytes, to_bytes
+from ggmtl.statistics.streaming.partials import from_bytes, to_bytes
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")

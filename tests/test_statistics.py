@@ -6,10 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from ggmtl.data.folds import deal_folds, deal_holdout
+from ggmtl.data.task_data import TaskData
+from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError, InputTypeError, ParameterError
 from ggmtl.kernels import segment_cross_products
-from ggmtl.statistics import LeastSquares, Scaling, TaskStatistics, deal_folds, deal_holdout, sum_of
-from ggmtl.tasks import TaskData
+from ggmtl.statistics.least_squares import LeastSquares, sum_of
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 SUMS = ("gram", "moment", "target_square", "feature_sum", "target_sum", "count")
 

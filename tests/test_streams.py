@@ -6,11 +6,12 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
+from ggmtl.data.folds import hash_folds
 from ggmtl.errors import InputError, InputTypeError, ParameterError
-from ggmtl.statistics import StatisticsBuilder, TaskStatistics
-from ggmtl.statistics import builder as builder_module
-from ggmtl.statistics import streams as streams_module
-from ggmtl.statistics.folds import hash_folds
+from ggmtl.statistics import accumulator as builder_module
+from ggmtl.statistics.accumulator import StatisticsBuilder
+from ggmtl.statistics.streaming import single_pass as streams_module
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")

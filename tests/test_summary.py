@@ -11,14 +11,14 @@ import pytest
 
 from ggmtl import GGMTLRegressor, TaskGraph, load_model
 from ggmtl.baselines import IndependentRegressor, PooledRegressor
-from ggmtl.bilevel import GraphFit
+from ggmtl.bilevel.level import GraphFit
 from ggmtl.datasets import make_clusters
+from ggmtl.fit.held_out import FoldErrors
 from ggmtl.graph.shapes import name_shape
-from ggmtl.scoring import FoldErrors
-from ggmtl.summary import describe, describe_meaning, one_line, summarize
-from ggmtl.summary.phrases import figure
-from ggmtl.summary.verdict import gain_over_simple, graph_verdict, verdict_of
-from ggmtl.summary.words import error_text
+from ggmtl.inspection.summary.collect import summarize
+from ggmtl.inspection.summary.phrases import figure, one_line
+from ggmtl.inspection.summary.verdict import gain_over_simple, graph_verdict, verdict_of
+from ggmtl.inspection.summary.words import describe, describe_meaning, error_text
 
 
 def _rows(n_tasks=6, n_rows=24, seed=0, distance=2.0):

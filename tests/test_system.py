@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 from scipy.linalg import block_diag
 
-from ggmtl import preconditioners
 from ggmtl.errors import SingularSystemError
-from ggmtl.preconditioners import (
+from ggmtl.solve import preconditioners
+from ggmtl.solve.preconditioners import (
     AggregationCycle,
     BlockJacobi,
     GraphLevel,
@@ -21,7 +21,7 @@ from ggmtl.preconditioners import (
     make_preconditioner,
     mean_rank_share,
 )
-from ggmtl.system import Curvature, TaskSystem, laplacian
+from ggmtl.solve.system import Curvature, TaskSystem, laplacian
 
 MANY = 640  # tasks beyond which the graph level is no longer inverted densely
 

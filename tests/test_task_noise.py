@@ -9,10 +9,10 @@ import pytest
 from scipy.special import polygamma
 
 from ggmtl import GGMTLRegressor, load_model
-from ggmtl.criteria.task_noise import _inverse_trigamma, _shrunken, task_precisions
 from ggmtl.errors import ParameterError, SingularSystemError
+from ggmtl.evidence.task_noise import _inverse_trigamma, _shrunken, task_precisions
 from ggmtl.inspection import explain_edge
-from ggmtl.statistics import LeastSquares
+from ggmtl.statistics.least_squares import LeastSquares
 
 
 def noisy_tasks(n_tasks=40, rows=40, n_features=4, seed=0, low=0.4, high=4.0, spread=0.5):
@@ -212,7 +212,7 @@ def test_without_a_common_model_noise_is_estimated_all_the_same():
 
 def test_intervals_follow_the_noise_also_where_rows_are_not_weighed_by_it(fitted, tmp_path, monkeypatch):
     _, (X, y, tasks), (new, target, owner), deviation = fitted
-    monkeypatch.setattr("ggmtl.noise._differs", lambda *_: False)
+    monkeypatch.setattr("ggmtl.fit.noise_choice._differs", lambda *_: False)
     model = GGMTLRegressor(random_state=0).fit(X, y, tasks=tasks)
     assert model._fit_used.precisions is None
     assert np.abs(np.log(model.noise_ / deviation)).max() < 0.6

@@ -5,8 +5,10 @@ import datetime
 import numpy as np
 import pytest
 
+from ggmtl.data.labels import read_labels, unknown_tasks_message
+from ggmtl.data.reading import read_prediction, read_training
+from ggmtl.data.task_data import TaskData
 from ggmtl.errors import InputError, InputTypeError
-from ggmtl.tasks import TaskData, read_labels, read_prediction, read_training, unknown_tasks_message
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")

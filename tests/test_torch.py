@@ -12,13 +12,21 @@ from scipy.spatial import cKDTree
 torch = pytest.importorskip("torch", reason="the torch form of the kernels needs torch")
 
 from ggmtl import BilevelProblem, TaskStatistics  # noqa: E402
-from ggmtl.criteria.evidence_hub import hub_evidence  # noqa: E402
 from ggmtl.errors import InputError, SingularSystemError, SolverError  # noqa: E402
-from ggmtl.kernels import on_torch  # noqa: E402
-from ggmtl.kernels.on_torch import aggregation, hub, memory, multigrid, neighbours, products, solver  # noqa: E402
-from ggmtl.solvers import ConjugateGradient, Direct, prepare  # noqa: E402
-from ggmtl.statistics import LeastSquares  # noqa: E402
-from ggmtl.system import TaskSystem  # noqa: E402
+from ggmtl.evidence.gpu import hub  # noqa: E402
+from ggmtl.evidence.gpu import hub as hub_on_device  # noqa: E402
+from ggmtl.evidence.gpu import nearest as neighbours  # noqa: E402
+from ggmtl.evidence.gpu.nearest import nearest_neighbours, neighbour_edges  # noqa: E402
+from ggmtl.evidence.hub import hub_evidence  # noqa: E402
+from ggmtl.solve.gpu import aggregation, memory, multigrid, products, solver  # noqa: E402
+from ggmtl.solve.gpu.blocks import inverse_and_log_determinant, inverse_blocks  # noqa: E402
+from ggmtl.solve.gpu.hypergradient import evaluate_hold_out  # noqa: E402
+from ggmtl.solve.gpu.products import TensorGraph, block_product, edge_distances, edge_products, row_sums  # noqa: E402
+from ggmtl.solve.gpu.solver import Cycle, TensorSolver  # noqa: E402
+from ggmtl.solve.gpu.system import TensorLoss, TensorSystem  # noqa: E402
+from ggmtl.solve.solvers import ConjugateGradient, Direct, prepare  # noqa: E402
+from ggmtl.solve.system import TaskSystem  # noqa: E402
+from ggmtl.statistics.least_squares import LeastSquares  # noqa: E402
 
 no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
@@ -46,10 +54,10 @@ def make_system(seed=0, n=60, p=5, rows=9, coupling=1.0, hub=0.0, decades=0.0, k
 
 
 def on_device(system, device, gram_dtype=torch.float64):
-    graph = on_torch.TensorGraph.of(torch.as_tensor(system.edges).to(device), system.shape[0])
+    graph = TensorGraph.of(torch.as_tensor(system.edges).to(device), system.shape[0])
     parts = (system.edge_weights, system.coupling, system.hub, system.ridge)
     gram = torch.as_tensor(system.gram).to(device, gram_dtype)
-    return on_torch.TensorSystem(gram, graph, *(torch.as_tensor(part).to(device) for part in parts))
+    return TensorSystem(gram, graph, *(torch.as_tensor(part).to(device) for part in parts))
 
 
 def relative(a, b):
@@ -73,7 +81,7 @@ def test_float32_blocks_are_summed_in_float64(device, monkeypatch):
     system = make_system()
     values = np.random.default_rng(1).normal(size=system.shape)
     rounded = system.gram.astype(np.float32)
-    out = on_torch.block_product(torch.as_tensor(rounded).to(device), torch.as_tensor(values).to(device))
+    out = block_product(torch.as_tensor(rounded).to(device), torch.as_tensor(values).to(device))
     np.testing.assert_allclose(
         out.cpu().numpy(), np.matmul(rounded.astype(float), values[..., None])[..., 0], rtol=1e-12
     )
@@ -86,21 +94,21 @@ def test_edge_reductions_are_sums_over_coordinates(device, monkeypatch):
     first, second = rng.normal(size=(2, *system.shape))
     there = on_device(system, device)
     a, b = torch.as_tensor(first).to(device), torch.as_tensor(second).to(device)
-    along, total = on_torch.edge_products(there.graph, a, b, there.coupling, there.weights)
+    along, total = edge_products(there.graph, a, b, there.coupling, there.weights)
     i, j = system.edges.T
     product = (first[i] - first[j]) * (second[i] - second[j])
     np.testing.assert_allclose(along.cpu().numpy(), product @ system.coupling, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(total.cpu().numpy(), system.edge_weights @ product, rtol=1e-10, atol=1e-12)
     square = (first[i] - first[j]) ** 2
-    np.testing.assert_allclose(on_torch.edge_distances(there.graph, a).cpu().numpy(), square.sum(1))
-    weighted = on_torch.edge_distances(there.graph, a, there.coupling)
+    np.testing.assert_allclose(edge_distances(there.graph, a).cpu().numpy(), square.sum(1))
+    weighted = edge_distances(there.graph, a, there.coupling)
     np.testing.assert_allclose(weighted.cpu().numpy(), square @ system.coupling)
 
 
 def test_a_graph_without_edges_has_no_neighbours(device):
-    graph = on_torch.TensorGraph.of(torch.zeros((0, 2), dtype=torch.int64, device=device), 4)
+    graph = TensorGraph.of(torch.zeros((0, 2), dtype=torch.int64, device=device), 4)
     values = torch.ones((4, 2), device=device)
-    assert not on_torch.row_sums(graph.adjacency(torch.zeros(0, device=device)), values).any()
+    assert not row_sums(graph.adjacency(torch.zeros(0, device=device)), values).any()
 
 
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 7, 8, 17, 30, 33])
@@ -110,7 +118,7 @@ def test_inverse_and_determinant_of_blocks(device, p):
     Q = np.linalg.qr(rng.normal(size=(6, p, p)))[0]
     blocks = np.matmul(Q * 10.0 ** rng.uniform(-8, 0, size=(6, 1, p)), Q.transpose(0, 2, 1))
     blocks = 0.5 * (blocks + blocks.transpose(0, 2, 1))
-    inverse, log_determinant = on_torch.inverse_and_log_determinant(torch.as_tensor(blocks).to(device))
+    inverse, log_determinant = inverse_and_log_determinant(torch.as_tensor(blocks).to(device))
     # As near to the identity as the inverse by LU is.
     np.testing.assert_allclose(
         np.matmul(inverse.cpu().numpy(), blocks), np.broadcast_to(np.eye(p), (6, p, p)), atol=1e-7
@@ -122,12 +130,12 @@ def test_inverse_blocks_are_symmetric_and_refuse_indefinite_ones(device, monkeyp
     monkeypatch.setattr(products, "CHUNK_NUMBERS", 500)
     system = make_system(p=6)
     gram, shift = torch.as_tensor(system.gram).to(device), torch.ones(system.shape, dtype=torch.float64, device=device)
-    inverse = on_torch.inverse_blocks(gram, shift)
+    inverse = inverse_blocks(gram, shift)
     torch.testing.assert_close(inverse, inverse.mT, rtol=1e-14, atol=1e-16)
     np.testing.assert_allclose(inverse.cpu().numpy(), np.linalg.inv(system.gram + np.eye(6)), atol=1e-12)
     shift[17] = -1e3
     with pytest.raises(SingularSystemError, match="positive definite"):
-        on_torch.inverse_blocks(gram, shift)
+        inverse_blocks(gram, shift)
 
 
 # ---------------------------------------------------------------- multigrid
@@ -137,7 +145,7 @@ def test_every_node_has_an_aggregate_and_loners_share_one(device):
     rng = np.random.default_rng(0)
     edges = neighbour_graph(rng, 400)
     n = 450
-    graph = on_torch.TensorGraph.of(torch.as_tensor(edges).to(device), n)
+    graph = TensorGraph.of(torch.as_tensor(edges).to(device), n)
     weights = torch.as_tensor(10.0 ** rng.uniform(-6, 0, size=len(edges))).to(device)
     degree = graph.adjacency(weights) @ torch.ones((n, 1), dtype=torch.float64, device=device)
     label, count = aggregation.aggregate_nodes(graph.edges, weights, degree[:, 0])
@@ -194,7 +202,7 @@ def test_solution_is_that_of_the_direct_solver(device, case, dtype, levels, most
     system = make_system(n=400, **case)
     right = np.random.default_rng(1).normal(size=system.shape)
     exact = Direct.of(system).solve(right).value
-    ready = on_torch.TensorSolver.of(on_device(system, device), dtype, levels)
+    ready = TensorSolver.of(on_device(system, device), dtype, levels)
     solution = ready.solve(torch.as_tensor(right).to(device), tol=1e-10).require(1e-9)
     assert relative(solution.value, exact) < 1e-6
     assert solution.iterations <= most
@@ -206,7 +214,7 @@ def test_many_right_hand_sides_are_solved_at_once(device, levels):
     right = np.random.default_rng(1).normal(size=(*system.shape, 4))
     right[..., 2] *= 1e-8
     right[..., 3] = 0.0
-    ready = on_torch.TensorSolver.of(on_device(system, device), torch.float32, levels)
+    ready = TensorSolver.of(on_device(system, device), torch.float32, levels)
     value = ready.solve(torch.as_tensor(right).to(device), tol=1e-9).value.cpu().numpy()
     exact = Direct.of(system).solve(right).value
     for column in range(3):
@@ -220,7 +228,7 @@ def test_iterations_do_not_depend_on_the_coupling(device):
         system = make_system(n=2000, p=3, coupling=coupling, hub=1.0)
         right = torch.as_tensor(np.random.default_rng(1).normal(size=system.shape)).to(device)
         there = on_device(system, device)
-        counts.append(on_torch.TensorSolver.of(there, levels=2).solve(right, tol=1e-8).require(1e-8).iterations)
+        counts.append(TensorSolver.of(there, levels=2).solve(right, tol=1e-8).require(1e-8).iterations)
     assert max(counts) <= 32
 
 
@@ -229,7 +237,7 @@ def test_block_jacobi_is_given_up_where_it_is_slow_and_only_there(device):
     for coupling in (1.0, 1e4):
         system = make_system(n=2000, p=3, coupling=coupling, hub=1.0)
         right = np.random.default_rng(1).normal(size=system.shape)
-        ready = on_torch.TensorSolver.of(on_device(system, device))
+        ready = TensorSolver.of(on_device(system, device))
         found = ready.solve(torch.as_tensor(right).to(device), tol=1e-8).require(1e-8)
         exact = ConjugateGradient.of(system).solve(right, tol=1e-11).require(1e-10)
         assert relative(found.value, exact.value) < 1e-5
@@ -241,7 +249,7 @@ def test_block_jacobi_is_given_up_where_it_is_slow_and_only_there(device):
 def test_a_warm_start_at_the_solution_takes_no_step(device):
     system = make_system(coupling=5.0)
     right = torch.as_tensor(np.random.default_rng(1).normal(size=system.shape)).to(device)
-    ready = on_torch.TensorSolver.of(on_device(system, device))
+    ready = TensorSolver.of(on_device(system, device))
     first = ready.solve(right, tol=1e-10)
     assert ready.solve(right, first.value, tol=1e-8).iterations == 0
 
@@ -249,11 +257,11 @@ def test_a_warm_start_at_the_solution_takes_no_step(device):
 def test_float32_that_cannot_go_on_is_followed_by_float64(device, monkeypatch):
     system = make_system(n=300, coupling=50.0)
     right = np.random.default_rng(1).normal(size=system.shape)
-    ready = on_torch.TensorSolver.of(on_device(system, device))
+    ready = TensorSolver.of(on_device(system, device))
     # A preconditioner for another system: float32 rounds then gain nothing.
     monkeypatch.setattr(solver, "_PATIENCE", 4)
-    wrong = on_torch.Cycle.of(on_device(make_system(n=300, coupling=1e-6, seed=5), device), torch.float32, 1)
-    broken = on_torch.TensorSolver(ready.system, wrong)
+    wrong = Cycle.of(on_device(make_system(n=300, coupling=1e-6, seed=5), device), torch.float32, 1)
+    broken = TensorSolver(ready.system, wrong)
     assert broken._refine(torch.as_tensor(right).to(device), None, 1e-9).status == "stalled"
     solution = broken.solve(torch.as_tensor(right).to(device), tol=1e-9)
     assert solution.status == "converged"
@@ -263,9 +271,9 @@ def test_float32_that_cannot_go_on_is_followed_by_float64(device, monkeypatch):
 def test_a_solution_that_is_not_accurate_is_refused(device):
     system = make_system(coupling=1e4)
     right = torch.as_tensor(np.random.default_rng(1).normal(size=system.shape)).to(device)
-    ready = on_torch.TensorSolver.of(on_device(system, device), levels=1)
+    ready = TensorSolver.of(on_device(system, device), levels=1)
     with pytest.raises(SolverError, match="larger ridge"):
-        on_torch.TensorSolver(ready.system, ready.cycle, max_iter=2).solve(right).require(1e-6)
+        TensorSolver(ready.system, ready.cycle, max_iter=2).solve(right).require(1e-6)
 
 
 def test_the_preconditioner_returns_what_it_leaves(device):
@@ -273,14 +281,14 @@ def test_the_preconditioner_returns_what_it_leaves(device):
     there = on_device(system, device)
     residual = torch.as_tensor(np.random.default_rng(1).normal(size=system.shape)).to(device)
     for levels in (1, 2):
-        value, left = on_torch.Cycle.of(there, torch.float64, levels)(residual)
+        value, left = Cycle.of(there, torch.float64, levels)(residual)
         torch.testing.assert_close(left, residual - there.apply(value), rtol=1e-9, atol=1e-9)
 
 
 def test_too_little_memory_is_said_before_any_is_taken(device, monkeypatch):
     monkeypatch.setattr(memory, "free_bytes", lambda _: 1e4)
     with pytest.raises(InputError, match=r"Solving for 60 tasks with 5 coefficients needs .* GB .* float32"):
-        on_torch.TensorSolver.of(on_device(make_system(), device))
+        TensorSolver.of(on_device(make_system(), device))
 
 
 # ---------------------------------------------------------------- hyper-gradient
@@ -302,12 +310,12 @@ def make_problem(coupling=2.0, hub_strength=1.5, n=150, d=6):
 
 def evaluate_there(problem, edge_values, device, gram_dtype=torch.float64, **options):
     inner = problem.criterion.problem
-    train = on_torch.TensorLoss.of(inner.loss, device, gram_dtype)
-    validation = on_torch.TensorLoss.of(problem.criterion.validation, device, gram_dtype)
-    graph = on_torch.TensorGraph.of(torch.as_tensor(inner.edges).to(device), inner.loss.n_tasks)
+    train = TensorLoss.of(inner.loss, device, gram_dtype)
+    validation = TensorLoss.of(problem.criterion.validation, device, gram_dtype)
+    graph = TensorGraph.of(torch.as_tensor(inner.edges).to(device), inner.loss.n_tasks)
     parts = (edge_values, inner.coupling, inner.hub, inner.ridge)
     parts = (torch.as_tensor(part).to(device) for part in parts)
-    return on_torch.evaluate_hold_out(train, validation, graph, *parts, **options)
+    return evaluate_hold_out(train, validation, graph, *parts, **options)
 
 
 @pytest.mark.parametrize("hub_strength", [None, 1.5])
@@ -341,7 +349,7 @@ def test_a_warm_evaluation_takes_fewer_steps(device):
 @pytest.mark.parametrize(("n", "d", "k"), [(2, 1, 1), (5, 2, 10), (70, 3, 5), (1000, 8, 10), (777, 30, 3)])
 def test_neighbours_are_those_of_a_tree(device, n, d, k):
     points = np.random.default_rng(n).normal(size=(n, d)) + 100.0
-    found = on_torch.nearest_neighbours(torch.as_tensor(points).to(device), k, tile_numbers=1 << 16).cpu().numpy()
+    found = nearest_neighbours(torch.as_tensor(points).to(device), k, tile_numbers=1 << 16).cpu().numpy()
     k = min(k, n - 1)
     near = cKDTree(points).query(points, k + 1)[1]
     assert found.shape == (n, k)
@@ -352,7 +360,7 @@ def test_neighbours_in_float32_are_as_near_as_the_true_ones(device):
     points = np.random.default_rng(0).normal(size=(3000, 6)) * 10.0 ** np.random.default_rng(1).uniform(
         -3, 0, (3000, 1)
     )
-    found = on_torch.nearest_neighbours(torch.as_tensor(points, dtype=torch.float32).to(device), 10).cpu().numpy()
+    found = nearest_neighbours(torch.as_tensor(points, dtype=torch.float32).to(device), 10).cpu().numpy()
     distance = np.linalg.norm(points[found] - points[:, None], axis=2)
     best = cKDTree(points).query(points, 11)[0][:, 1:]
     np.testing.assert_allclose(distance, best, rtol=1e-4)
@@ -360,14 +368,14 @@ def test_neighbours_in_float32_are_as_near_as_the_true_ones(device):
 
 def test_equal_points_are_neighbours_but_nobody_is_his_own(device):
     points = torch.zeros((130, 2), device=device)
-    found = on_torch.nearest_neighbours(points, 4)
+    found = nearest_neighbours(points, 4)
     assert not (found == torch.arange(130, device=device).unsqueeze(1)).any()
     assert all(len(set(row)) == 4 for row in found.tolist())
 
 
 def test_neighbour_edges_are_sorted_pairs(device):
     points = np.random.default_rng(0).normal(size=(200, 3))
-    edges = on_torch.neighbour_edges(torch.as_tensor(points).to(device), 5).cpu().numpy()
+    edges = neighbour_edges(torch.as_tensor(points).to(device), 5).cpu().numpy()
     near = cKDTree(points).query(points, 6)[1][:, 1:]
     pairs = np.column_stack([np.repeat(np.arange(200), 5), near.ravel()])
     np.testing.assert_array_equal(edges, np.unique(np.sort(pairs, axis=1), axis=0))
@@ -394,9 +402,7 @@ def test_hub_evidence_is_that_of_the_cpu(device, strength, chunk, monkeypatch):
     loss = make_loss()
     strengths = strength * np.array([1.0, 2.0, 0.5, 3.0])
     here = hub_evidence(loss, strengths, ridge=1e-8)
-    there = on_torch.hub_evidence(
-        on_torch.TensorLoss.of(loss, device), torch.as_tensor(strengths).to(device), ridge=1e-8
-    )
+    there = hub_on_device.hub_evidence(TensorLoss.of(loss, device), torch.as_tensor(strengths).to(device), ridge=1e-8)
     assert there.value == pytest.approx(here.value, rel=1e-9)
     assert there.noise == pytest.approx(here.noise, rel=1e-9)
     for name in ("expected_square", "coefficients", "common"):
@@ -408,7 +414,7 @@ def test_hub_evidence_is_that_of_the_cpu(device, strength, chunk, monkeypatch):
 def test_a_hub_strength_of_zero_is_refused(device):
     strengths = torch.zeros(4, dtype=torch.float64, device=device)
     with pytest.raises(SingularSystemError, match="positive strengths"):
-        on_torch.hub_evidence(on_torch.TensorLoss.of(make_loss(), device), strengths)
+        hub_on_device.hub_evidence(TensorLoss.of(make_loss(), device), strengths)
 
 
 # ---------------------------------------------------------------- where only numpy and torch are installed
@@ -433,7 +439,7 @@ def test_cpu_solver_and_torch_solver_agree_on_a_graph_of_thousands():
     system = make_system(n=3000, p=4, coupling=30.0, hub=1.0, k=10)
     right = np.random.default_rng(1).normal(size=system.shape)
     here = prepare(system, "pcg").solve(right, tol=1e-11).value
-    there = on_torch.TensorSolver.of(on_device(system, torch.device("cpu"))).solve(torch.as_tensor(right), tol=1e-10)
+    there = TensorSolver.of(on_device(system, torch.device("cpu"))).solve(torch.as_tensor(right), tol=1e-10)
     assert relative(there.value, here) < 1e-6
 
 

@@ -1,10 +1,10 @@
 """Interpretable multi-task regression: every task's model, and a sparse graph of which tasks are alike."""
 
-from ggmtl.candidates import KNN, Complete, Coordinates
-from ggmtl.criteria import BilevelProblem
-from ggmtl.graph import TaskGraph
-from ggmtl.regressor import GGMTLRegressor, load_model
-from ggmtl.statistics import TaskStatistics
+from ggmtl.bilevel.problem import BilevelProblem
+from ggmtl.estimators.regressor import GGMTLRegressor, load_model
+from ggmtl.graph.candidates import KNN, Complete, Coordinates
+from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 __version__ = "0.1.0"
 

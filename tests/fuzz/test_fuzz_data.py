@@ -7,9 +7,9 @@ from hypothesis.extra.numpy import arrays
 from inputs import ODD_NAMES, tables
 
 from ggmtl import BilevelProblem, TaskGraph, TaskStatistics, datasets
+from ggmtl.data.folds import deal_folds
+from ggmtl.data.task_data import TaskData
 from ggmtl.inspection import fuzzy_graph_scores, markov_clusters, task_rmse
-from ggmtl.statistics import deal_folds
-from ggmtl.tasks import TaskData
 
 SUMS = ("gram", "moment", "target_square", "feature_sum", "target_sum", "count")
 

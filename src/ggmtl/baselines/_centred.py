@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ggmtl.statistics import LeastSquares
+from ggmtl.statistics.least_squares import LeastSquares
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ggmtl.graph import TaskGraph
+from ggmtl.graph.task_graph import TaskGraph
 
 
 def covariance_to_graph(matrix: np.ndarray, task_names: Any) -> TaskGraph:

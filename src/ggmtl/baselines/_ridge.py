@@ -12,7 +12,8 @@ import numpy as np
 
 from ggmtl.baselines._centred import CentredLoss, centre
 from ggmtl.baselines._selection import FoldErrors, select_by_paths
-from ggmtl.statistics import LeastSquares, TaskStatistics, sum_of
+from ggmtl.statistics.least_squares import LeastSquares, sum_of
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 # Eigenvalues of a gram matrix below this share of its trace are rounding noise.
 _NULL = 1e-13

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ggmtl.errors import ParameterError
-from ggmtl.statistics import LeastSquares, sum_of
+from ggmtl.statistics.least_squares import LeastSquares, sum_of
 
 # Candidates whose errors differ by less than this share count as equal, and the stronger is taken.
 _TIE = 1e-9

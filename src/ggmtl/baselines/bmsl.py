@@ -14,8 +14,9 @@ from ggmtl.baselines._graphs import covariance_to_graph
 from ggmtl.baselines._relation_priors import LassoRelation, WishartRelation
 from ggmtl.baselines._selection import check_strength
 from ggmtl.errors import ParameterError, check_choice, warn_user
-from ggmtl.shell import LearnedModels, TaskRegressor
-from ggmtl.statistics import LeastSquares, TaskStatistics, sum_of
+from ggmtl.estimators.base import LearnedModels, TaskRegressor
+from ggmtl.statistics.least_squares import LeastSquares, sum_of
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 _TRUSTED_R_HAT = 1.1
 

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from ggmtl.baselines._selection import check_strength, select_by_paths
-from ggmtl.candidates import KNN
+from ggmtl.bilevel.inner import DEFAULT_SMOOTHING, InnerProblem, solve_inner
 from ggmtl.errors import ParameterError
-from ggmtl.graph import TaskGraph
-from ggmtl.inner import DEFAULT_SMOOTHING, InnerProblem, solve_inner
-from ggmtl.shell import LearnedModels, TaskRegressor
-from ggmtl.statistics import LeastSquares, TaskStatistics, sum_of
+from ggmtl.estimators.base import LearnedModels, TaskRegressor
+from ggmtl.graph.candidates import KNN
+from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.statistics.least_squares import LeastSquares, sum_of
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 # Strengths tried, in multiples of the mean number of rows of a task; strongest first.
 _GRID = tuple(10.0**power for power in np.arange(1.0, -4.5, -0.5))

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from ggmtl.baselines._selection import check_strength, select_by_folds
-from ggmtl.criteria.evidence import hub_evidence, learn_hub
-from ggmtl.graph import TaskGraph
-from ggmtl.shell import LearnedModels, TaskRegressor
-from ggmtl.statistics import LeastSquares, TaskStatistics, sum_of
+from ggmtl.estimators.base import LearnedModels, TaskRegressor
+from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.strengths import learn_hub
+from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.statistics.least_squares import LeastSquares, sum_of
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 # Strengths tried, in multiples of the mean number of rows of a task; strongest first.
 _GRID = tuple(10.0**power for power in np.arange(2.0, -4.5, -0.5))

@@ -12,16 +12,12 @@ from sklearn.exceptions import ConvergenceWarning
 from ggmtl.baselines._centred import CentredLoss, centre
 from ggmtl.baselines._coupled import solve_coupled
 from ggmtl.baselines._graphs import covariance_to_graph, partial_correlation
-from ggmtl.baselines._selection import (
-    FoldErrors,
-    check_strength,
-    require_folds,
-    select_by_paths,
-)
+from ggmtl.baselines._selection import FoldErrors, check_strength, require_folds, select_by_paths
 from ggmtl.baselines._sparse_precision import sparse_precision
 from ggmtl.errors import ParameterError, warn_user
-from ggmtl.shell import LearnedModels, TaskRegressor
-from ggmtl.statistics import LeastSquares, TaskStatistics, sum_of
+from ggmtl.estimators.base import LearnedModels, TaskRegressor
+from ggmtl.statistics.least_squares import LeastSquares, sum_of
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 # Multiples of 2/N̄, which λ₁ would be if the noise had the variance of the target …
 _STRENGTHS = (1.0, 0.3, 0.1, 0.03, 0.01)

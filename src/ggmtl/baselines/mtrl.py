@@ -11,14 +11,10 @@ import numpy as np
 from ggmtl.baselines._centred import CentredLoss, centre
 from ggmtl.baselines._coupled import solve_coupled
 from ggmtl.baselines._graphs import correlation, covariance_to_graph
-from ggmtl.baselines._selection import (
-    FoldErrors,
-    check_strength,
-    require_folds,
-    select_by_paths,
-)
-from ggmtl.shell import LearnedModels, TaskRegressor
-from ggmtl.statistics import LeastSquares, TaskStatistics, sum_of
+from ggmtl.baselines._selection import FoldErrors, check_strength, require_folds, select_by_paths
+from ggmtl.estimators.base import LearnedModels, TaskRegressor
+from ggmtl.statistics.least_squares import LeastSquares, sum_of
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 _RIDGES = (0.1, 0.01, 0.001, 0.00001)
 _STRENGTHS = tuple(10.0**power for power in (0.5, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0))

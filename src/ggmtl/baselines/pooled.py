@@ -9,9 +9,10 @@ import numpy as np
 from ggmtl.baselines._centred import centre
 from ggmtl.baselines._ridge import RidgeFactor, choose_ridge
 from ggmtl.baselines._selection import check_strength
-from ggmtl.graph import TaskGraph
-from ggmtl.shell import LearnedModels, TaskRegressor
-from ggmtl.statistics import LeastSquares, TaskStatistics, sum_of
+from ggmtl.estimators.base import LearnedModels, TaskRegressor
+from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.statistics.least_squares import LeastSquares, sum_of
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 
 class PooledRegressor(TaskRegressor):

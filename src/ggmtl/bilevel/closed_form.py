@@ -8,10 +8,10 @@ import numpy as np
 from scipy.optimize import lsq_linear
 from scipy.sparse import coo_array
 
-from ggmtl.criteria import Evaluation, HoldOut
+from ggmtl.bilevel.problem import Evaluation, HoldOut
 
 if TYPE_CHECKING:
-    from ggmtl.bilevel.by_validation import ValidationObjective
+    from ggmtl.bilevel.algorithm import ValidationObjective
 
 
 def closed_form_edges(objective: ValidationObjective, x: np.ndarray) -> np.ndarray | None:

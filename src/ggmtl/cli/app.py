@@ -14,13 +14,15 @@ import numpy as np
 import pyarrow as pa
 import typer
 
-from ggmtl import GGMTLRegressor, __version__
+from ggmtl import __version__
 from ggmtl.cli import comparison, workflow
-from ggmtl.cli.files import MODELS, TABLES, check_output, check_page
-from ggmtl.cli.output import complain, say, show_comparison, show_summary, working
+from ggmtl.cli.output_files import MODELS, TABLES, check_output, check_page
+from ggmtl.cli.terminal import complain, say, show_comparison, show_summary, working
 from ggmtl.errors import GGMTLError, InputError
-from ggmtl.report import write_report
-from ggmtl.summary import count, summarize
+from ggmtl.estimators.regressor import GGMTLRegressor
+from ggmtl.inspection.summary.collect import summarize
+from ggmtl.inspection.summary.phrases import count
+from ggmtl.report.page import write_report
 
 app = typer.Typer(
     name="ggmtl",
@@ -89,7 +91,7 @@ def root(
 @friendly
 def demo(output: Annotated[Path, typer.Option(help="Page to write.")] = Path("report.html")) -> None:
     """Fit the exam scores of 4,059 pupils in 65 London schools, and write a report."""
-    from ggmtl.datasets import load_exam
+    from ggmtl.datasets.rdatasets import load_exam
 
     check_page("--output", output)
     data = load_exam()
@@ -214,7 +216,7 @@ def bench(
     features: Annotated[int, typer.Option(min=1, help="Number of features.")] = 5,
 ) -> None:
     """Time a fit and a prediction on made-up clusters of tasks on this machine."""
-    from ggmtl.datasets import make_clusters
+    from ggmtl.datasets.generators import make_clusters
 
     data = make_clusters(min(5, tasks), tasks, features, rows, noise=1.0, random_state=0)
     start = perf_counter()

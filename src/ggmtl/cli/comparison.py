@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ggmtl import GGMTLRegressor, baselines
+from ggmtl import baselines
 from ggmtl.cli.workflow import Rows
+from ggmtl.data.folds import deal_folds
+from ggmtl.data.reading import read_training
 from ggmtl.errors import GGMTLError, InputError, ParameterError, did_you_mean
-from ggmtl.scoring import FoldErrors
-from ggmtl.statistics import deal_folds
-from ggmtl.summary import percent
-from ggmtl.tasks import read_training
+from ggmtl.estimators.regressor import GGMTLRegressor
+from ggmtl.fit.held_out import FoldErrors
+from ggmtl.inspection.summary.phrases import percent
 
 OWN = "GGMTL"
 _QUANTILE = 1.96

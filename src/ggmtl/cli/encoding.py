@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from ggmtl.cli.suspects import is_number, is_text
 from ggmtl.errors import InputError, ModelFileError
-from ggmtl.statistics.columns import check_different
+from ggmtl.statistics.streaming.batches import check_different
 
 MAX_CATEGORIES = 50
 

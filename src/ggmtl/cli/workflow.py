@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ggmtl import GGMTLRegressor, load_model
 from ggmtl.cli.encoding import Encoding
 from ggmtl.cli.suspects import check_column, check_numbers, check_target
-from ggmtl.cli.tables import (
+from ggmtl.cli.table_files import (
     check_columns,
     is_parquet,
     read_cells,
@@ -20,10 +19,11 @@ from ggmtl.cli.tables import (
     write_cells,
     write_table,
 )
+from ggmtl.data.labels import locate_tasks, read_labels, unknown_tasks_message
 from ggmtl.errors import InputError, ModelFileError
-from ggmtl.model_file import read_model, write_model
-from ggmtl.summary import summarize
-from ggmtl.tasks import locate_tasks, read_labels, unknown_tasks_message
+from ggmtl.estimators.model_file.state import read_model, write_model
+from ggmtl.estimators.regressor import GGMTLRegressor, load_model
+from ggmtl.inspection.summary.collect import summarize
 
 _FACT = "command_line"
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ggmtl.data.task_data import TaskData
 from ggmtl.errors import InputError, ParameterError
-from ggmtl.tasks import TaskData
 
 
 def forecast_tasks(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ggmtl.data.task_data import TaskData
 from ggmtl.datasets._files import user_file
 from ggmtl.datasets._series import forecast_tasks
 from ggmtl.datasets._tables import numbers, read_csv, read_npz
 from ggmtl.errors import InputError, ParameterError
-from ggmtl.tasks import TaskData
 
 LAGS = 30
 TRAIN_SHARE = 0.2

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ggmtl.data.task_data import TaskData
 from ggmtl.errors import ParameterError
-from ggmtl.graph import TaskGraph
-from ggmtl.tasks import TaskData
+from ggmtl.graph.task_graph import TaskGraph
 
 STEP = 0.1
 STEP_PROBABILITY = 0.7

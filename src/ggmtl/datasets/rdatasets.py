@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ggmtl.data.task_data import TaskData
 from ggmtl.errors import InputError, require
-from ggmtl.tasks import TaskData
 
 
 def load_exam() -> TaskData:

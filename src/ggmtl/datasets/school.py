@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ggmtl.data.task_data import TaskData
 from ggmtl.datasets._files import DataFile, find_file
 from ggmtl.datasets._tables import read_mat
 from ggmtl.errors import InputError
-from ggmtl.tasks import TaskData
 
 SCHOOL = DataFile(
     path="school/school.mat",

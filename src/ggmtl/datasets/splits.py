@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from ggmtl.data.task_data import TaskData
 from ggmtl.errors import InputError, ParameterError
-from ggmtl.tasks import TaskData
 
 
 def split_rows(

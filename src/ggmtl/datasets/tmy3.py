@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ggmtl.data.task_data import TaskData
 from ggmtl.datasets._files import DataFile, find_file
 from ggmtl.datasets._series import forecast_tasks
 from ggmtl.datasets._tables import numbers, read_npz
 from ggmtl.errors import InputError, ParameterError, did_you_mean
-from ggmtl.tasks import TaskData
 
 HOME = (
     "NREL, National Solar Radiation Data Base, 1991–2005 update: Typical Meteorological Year 3 (hourly "

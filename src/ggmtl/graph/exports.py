@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from ggmtl.errors import InputError, require
-from ggmtl.files import write_whole
+from ggmtl.runtime.files import write_whole
 
 if TYPE_CHECKING:
     from ggmtl.graph.task_graph import TaskGraph

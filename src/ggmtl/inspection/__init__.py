@@ -1,6 +1,7 @@
 """Judge a fit: scores of graphs, errors of predictions, why an edge is there, how stable it is, whom sharing helps."""
 
-from ggmtl.graph import markov_clusters
+from ggmtl.graph.markov import markov_clusters
+from ggmtl.inspection.common_coefficients import shared_features
 from ggmtl.inspection.explain import EdgeExplanation, explain_edge
 from ggmtl.inspection.metrics import (
     GraphScores,
@@ -10,7 +11,6 @@ from ggmtl.inspection.metrics import (
     pooled_rmse,
     task_rmse,
 )
-from ggmtl.inspection.sharing import shared_features
 from ggmtl.inspection.stability import EdgeStability, edge_stability
 from ggmtl.inspection.transfer import TransferReport, transfer_report
 

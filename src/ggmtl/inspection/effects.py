@@ -14,24 +14,21 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ggmtl.bilevel import is_vast, present_problem
-from ggmtl.inner import InnerProblem, solve_inner
+from ggmtl.bilevel.inner import InnerProblem, solve_inner
+from ggmtl.bilevel.level import present_problem
+from ggmtl.estimators.base import logger, verbose_logging
+from ggmtl.estimators.regressor import GGMTLRegressor
+from ggmtl.evidence.scaled_problem import is_vast
+from ggmtl.inference.few_solves import ROBUST_TOL, FewSolves
+from ggmtl.inference.nearby import Change, Nearby
+from ggmtl.inference.neighbourhood import Links, Near, few_size, near_size
+from ggmtl.inference.removal import WithoutEdge, change_without_edge, residual_of_change, without_edge
+from ggmtl.inference.survey import Overview
 from ggmtl.kernels import one_blas_thread
-from ggmtl.parts import Factors, Pair
-from ggmtl.posterior.few_solves import ROBUST_TOL, FewSolves
-from ggmtl.posterior.nearby import Change, Nearby
-from ggmtl.posterior.neighbourhood import Links, Near, few_size, near_size
-from ggmtl.posterior.removal import (
-    WithoutEdge,
-    change_without_edge,
-    residual_of_change,
-    without_edge,
-)
-from ggmtl.posterior.survey import Overview
-from ggmtl.regressor import GGMTLRegressor
-from ggmtl.shell import logger, verbose_logging
-from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics
-from ggmtl.system import edge_between
+from ggmtl.solve.components import Factors, Pair
+from ggmtl.solve.system import edge_between
+from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 # Where the tasks near do not tell a variance, so many times as many are looked at next; and where they do not tell the
 # errors, at least so many, or as many as what is in doubt, to this power, asks for. From this share of all tasks on it

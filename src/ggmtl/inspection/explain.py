@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from ggmtl.data.frames import plain
+from ggmtl.data.labels import locate_tasks
 from ggmtl.errors import InputError, ParameterError, did_you_mean
+from ggmtl.estimators.regressor import GGMTLRegressor
+from ggmtl.inference.posterior import user_units
 from ggmtl.inspection.effects import EdgeEffect, effects_of
-from ggmtl.posterior import user_units
-from ggmtl.regressor import GGMTLRegressor
-from ggmtl.system import edge_between
-from ggmtl.tasks import locate_tasks
-from ggmtl.tasks.tables import plain
+from ggmtl.solve.system import edge_between
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from ggmtl.data.labels import read_labels
 from ggmtl.errors import InputError
-from ggmtl.graph import TaskGraph
-from ggmtl.tasks import read_labels
+from ggmtl.graph.task_graph import TaskGraph
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import chi2
 
-from ggmtl.regressor import GGMTLRegressor
+from ggmtl.estimators.regressor import GGMTLRegressor
 
 _SMALLEST_GROUP = 3
 _FEWEST_TASKS = 5

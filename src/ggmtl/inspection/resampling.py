@@ -15,18 +15,22 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from ggmtl.bilevel import GraphFit, Settings, learn_by_evidence
-from ggmtl.candidates import CandidateEdges, cross_fit
-from ggmtl.criteria import HoldOut, Sparsity, evaluate_folds
+from ggmtl.bilevel.level import GraphFit, Settings
+from ggmtl.bilevel.optimizers import Box, quasi_newton
+from ggmtl.bilevel.problem import HoldOut, evaluate_folds
+from ggmtl.bilevel.sparsity import Sparsity
+from ggmtl.data.folds import deal_folds
+from ggmtl.data.reading import read_training
 from ggmtl.errors import InputError
-from ggmtl.graph import TaskGraph
+from ggmtl.estimators.regressor import GGMTLRegressor
+from ggmtl.evidence.search import learn_by_evidence
+from ggmtl.fit.levels import candidate_models, hub_level
+from ggmtl.fit.path import reported_graph
+from ggmtl.graph.candidates import CandidateEdges, cross_fit
+from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.kernels import one_blas_thread
-from ggmtl.levels import candidate_models, hub_level
-from ggmtl.optimizers import Box, quasi_newton
-from ggmtl.path import reported_graph
-from ggmtl.regressor import GGMTLRegressor
-from ggmtl.statistics import FoldedLoss, LeastSquares, TaskStatistics, deal_folds
-from ggmtl.tasks import read_training
+from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 _BLOCKS = 20
 # Outer steps per resample: the edges start where the fit left them.

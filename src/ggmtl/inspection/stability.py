@@ -11,11 +11,11 @@ import numpy as np
 from joblib import delayed
 
 from ggmtl.errors import ParameterError
-from ggmtl.graph import TaskGraph
+from ggmtl.estimators.base import logger, verbose_logging
+from ggmtl.estimators.regressor import GGMTLRegressor
+from ggmtl.fit.held_out import as_they_come
+from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inspection.resampling import blocks_of, draw, plan_of, resample
-from ggmtl.regressor import GGMTLRegressor
-from ggmtl.scoring import as_they_come
-from ggmtl.shell import logger, verbose_logging
 
 _INTERVAL = (5.0, 95.0)
 # Seconds until the first line of progress, and between lines.

@@ -14,17 +14,17 @@ import numpy as np
 from scipy.stats import t
 from sklearn.base import clone
 
-from ggmtl.bilevel import GraphFit
+from ggmtl.bilevel.level import GraphFit
 from ggmtl.errors import InputError
+from ggmtl.estimators.regressor import GGMTLRegressor
+from ggmtl.fit.held_out import FoldErrors, cross_validate
+from ggmtl.fit.levels import pooled_level, simple_levels
+from ggmtl.fit.path import PathResult
 from ggmtl.inspection.outliers import unlike_others
+from ggmtl.inspection.summary.phrases import count, listing
+from ggmtl.inspection.summary.verdict import LEVEL_PLACES, SIMPLE_LEVELS
 from ggmtl.kernels import one_blas_thread
-from ggmtl.levels import pooled_level, simple_levels
-from ggmtl.path import PathResult
-from ggmtl.regressor import GGMTLRegressor
-from ggmtl.scoring import FoldErrors, cross_validate
-from ggmtl.statistics import FoldedLoss
-from ggmtl.summary.phrases import count, listing
-from ggmtl.summary.verdict import LEVEL_PLACES, SIMPLE_LEVELS
+from ggmtl.statistics.least_squares import FoldedLoss
 
 # Two-sided 95 % of the normal distribution.
 _QUANTILE = 1.96

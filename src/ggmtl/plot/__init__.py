@@ -4,8 +4,8 @@ Every function draws on the Axes given, or on a new figure, and returns the Axes
 loaded on the first call.
 """
 
+from ggmtl.plot.charts import coefficients, gain, path
 from ggmtl.plot.geography import map
 from ggmtl.plot.network import adjacency, graph
-from ggmtl.plot.tables import coefficients, gain, path
 
 __all__ = ["adjacency", "coefficients", "gain", "graph", "map", "path"]

@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import shortest_path
 from scipy.spatial.distance import cdist
 
 from ggmtl.errors import InputError, check_choice, require
-from ggmtl.graph import TaskGraph
+from ggmtl.graph.task_graph import TaskGraph
 
 _STRESS_ROUNDS = 60
 _GAP = 1.0

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ggmtl.errors import require
-from ggmtl.graph import TaskGraph
+from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.plot.style import cluster_styles, label_text
 
 _MAX_CELLS = 250

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ggmtl.errors import InputError
-from ggmtl.graph import TaskGraph
+from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.plot.layout import positions
 from ggmtl.plot.matrix import adjacency_cells, frame_clusters, label_rows, matrix_height
 from ggmtl.plot.style import (

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from ggmtl.errors import InputError, InputTypeError, require
-from ggmtl.graph import TaskGraph
+from ggmtl.graph.task_graph import TaskGraph
 
 # Okabe and Ito (2008), distinguishable with every common colour blindness; black is left for text.
 OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ggmtl.graph import TaskGraph
 from ggmtl.graph.markov import by_size
+from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.plot.layout import positions
 from ggmtl.plot.style import OKABE_ITO, draw_edges, headline, prepare, room, say_empty, scatter_tasks
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ggmtl.errors import require
-from ggmtl.files import write_whole
+from ggmtl.inspection.summary.collect import summarize
+from ggmtl.inspection.summary.words import describe_gain, describe_graph, describe_meaning, note_lines
 from ggmtl.report.places import place_tasks
-from ggmtl.summary import describe_gain, describe_graph, describe_meaning, note_lines, summarize
+from ggmtl.runtime.files import write_whole
 
 # Escapes that JSON reads back and HTML cannot mistake for markup; the last two end a line in old scripts.
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -54,7 +55,7 @@ def render_report(summary: dict[str, Any], title: str | None = None) -> str:
 
     Examples
     --------
-    >>> from ggmtl.summary import summarize
+    >>> from ggmtl.inspection.summary.collect import summarize
     >>> from ggmtl.baselines import HubRegressor
     >>> from ggmtl.datasets import make_clusters
     >>> data = make_clusters(2, n_tasks=6, n_features=3, random_state=0)

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 from scipy.spatial import cKDTree
 
-from ggmtl.graph import TaskGraph
+from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.plot.layout import positions
 
 # Above so many tasks, clusters are placed as discs, and their members inside them.

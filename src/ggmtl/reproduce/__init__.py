@@ -51,9 +51,9 @@ def run(
 
 def _table(name: str, folder: Path, quick: bool, progress: Progress | None, n_jobs: int | None) -> str:
     # Estimators and data sets are loaded here, so that asking for help on the command line stays fast.
+    from ggmtl.reproduce.markdown import write_table
     from ggmtl.reproduce.methods import compute_cell
     from ggmtl.reproduce.plan import make_table
-    from ggmtl.reproduce.tables import write_table
 
     table = make_table(name, quick)
     cache = CellCache(folder / CACHE_NAME)

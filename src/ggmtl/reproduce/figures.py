@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from ggmtl import plot
+from ggmtl.data.task_data import TaskData
 from ggmtl.errors import require
-from ggmtl.graph import TaskGraph
+from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.reproduce.cache import CACHE_NAME, Cell, CellCache, compute_missing
 from ggmtl.reproduce.methods import DRAWN, LABELS, NEIGHBOURS, compute_cell
 from ggmtl.reproduce.problems import load_problem
-from ggmtl.tasks import TaskData
 
 TITLES = LABELS | {"ccmtl": f"{NEIGHBOURS} nearest neighbours"}
 # CCMTL takes the neighbour graph of the independent models as it is, so its cells have that graph.

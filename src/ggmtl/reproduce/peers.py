@@ -1,6 +1,6 @@
 """What people use today: mixed models, boosted trees, one ridge regression per task.
 
-Each has ``fit(train)`` and ``predict(test)`` for :class:`~ggmtl.tasks.TaskData`; one that needs a package which is not
+Each has ``fit(train)`` and ``predict(test)`` for :class:`~ggmtl.data.TaskData`; one that needs a package which is not
 installed, or that cannot take the data, says so with :class:`~ggmtl.errors.GGMTLError`.
 """
 
@@ -17,8 +17,8 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from ggmtl.data.task_data import TaskData
 from ggmtl.errors import InputError, MissingExtraError
-from ggmtl.tasks import TaskData
 
 # scikit-learn's boosted trees take at most so many categories.
 MAX_CATEGORIES = 255

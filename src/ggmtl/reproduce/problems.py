@@ -20,21 +20,15 @@ from functools import lru_cache
 
 import numpy as np
 
-from ggmtl.datasets import (
-    load_computer,
-    load_exam,
-    load_hsb82,
-    load_parkinson,
-    load_sales,
-    load_school,
-    load_tmy3,
-    make_line,
-    make_star,
-    make_tree,
-    split_rows,
-)
+from ggmtl.data.task_data import TaskData
+from ggmtl.datasets.generators import make_line, make_star, make_tree
+from ggmtl.datasets.parkinson import load_parkinson
+from ggmtl.datasets.rdatasets import load_exam, load_hsb82
+from ggmtl.datasets.school import load_school
+from ggmtl.datasets.splits import split_rows
+from ggmtl.datasets.surveys import load_computer, load_sales
+from ggmtl.datasets.tmy3 import load_tmy3
 from ggmtl.errors import InputError, ParameterError
-from ggmtl.tasks import TaskData
 
 GENERATORS = {"line": make_line, "tree": make_tree, "star": make_star}
 LOADERS: dict[str, Callable[..., TaskData]] = {

@@ -1,19 +1,10 @@
-"""Sufficient statistics of tasks, their folds, their readers, and the quadratic losses they define."""
+"""Rows → per-task sums.
 
-from ggmtl.statistics.builder import StatisticsBuilder
-from ggmtl.statistics.folds import deal_folds, deal_holdout
-from ggmtl.statistics.moments import TaskStatistics
-from ggmtl.statistics.quadratic import FoldedLoss, LeastSquares, single_rows, sum_of
-from ggmtl.statistics.scaling import Scaling
+In: rows in memory (:class:`TaskData`) or anywhere else (``streaming``). Out: :class:`TaskStatistics` (XᵀX, Xᵀy, yᵀy,
+sums and counts per task and fold, which add and subtract) and the losses ½‖X_i w − y_i‖² that they define
+(``least_squares``).
+"""
 
-__all__ = [
-    "FoldedLoss",
-    "LeastSquares",
-    "Scaling",
-    "StatisticsBuilder",
-    "TaskStatistics",
-    "deal_folds",
-    "deal_holdout",
-    "single_rows",
-    "sum_of",
-]
+from ggmtl.statistics.task_statistics import TaskStatistics
+
+__all__ = ["TaskStatistics"]

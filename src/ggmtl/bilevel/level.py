@@ -1,0 +1,129 @@
+"""What a learned graph is made from and what comes out: settings, and the fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ggmtl.bilevel.inner import DEFAULT_SMOOTHING, InnerProblem, solve_inner
+from ggmtl.bilevel.sparsity import Sparsity
+from ggmtl.graph.candidates import Candidates
+from ggmtl.statistics.least_squares import LeastSquares
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything but the data that determines a learned graph; strengths in scaled units.
+
+    Parameters
+    ----------
+    penalty : {"squared_l2", "l2", "l1"}
+    candidates : Candidates
+    coupling : array of shape (p,), optional
+        λ per coordinate; learned where None.
+    hub : bool
+        Whether there is a common model; its strength is learned.
+    slopes : array of bool, shape (p,)
+        Which coordinates are slopes (the other, if any, is the intercept, which is never ridged).
+    sparsity : Sparsity
+        ξ, η, γ.
+    noise : {"common", "per_task"}
+        Whether all tasks have the same variance of the noise, or each its own, which then weighs its rows.
+    edge_solver, hypergradient, ridge, smoothing, max_iter, tol
+        As in :class:`ggmtl.GGMTLRegressor`.
+    """
+
+    penalty: str
+    candidates: Candidates
+    coupling: np.ndarray | None
+    hub: bool
+    slopes: np.ndarray
+    sparsity: Sparsity = field(default_factory=Sparsity)
+    edge_solver: str = "quasi_newton"
+    hypergradient: str = "exact"
+    ridge: float = 1e-6
+    smoothing: float = DEFAULT_SMOOTHING
+    max_iter: int = 200
+    tol: float = 1e-5
+    noise: str = "common"
+
+    def ridge_for(self, loss: LeastSquares) -> np.ndarray:
+        """ρ per task and coordinate: none on the intercept, except of a task without a single row."""
+        ridge = np.where(self.slopes, self.ridge, 0.0)
+        return np.where(loss.count[:, None] > 0, ridge, max(self.ridge, 1e-10))
+
+    def problem(self, loss: LeastSquares, edges: np.ndarray, coupling: np.ndarray, hub: np.ndarray) -> InnerProblem:
+        """The inner problem on the given rows."""
+        return InnerProblem(loss, edges, coupling, hub, self.ridge_for(loss), self.penalty, self.smoothing)
+
+
+@dataclass(frozen=True)
+class GraphFit:
+    """A learned graph and the models it implies.
+
+    Parameters
+    ----------
+    name : str
+        Which member of the family this is.
+    edges, edge_values : arrays of shape (m, 2) and (m,)
+        Candidate edges and e.
+    coupling, hub : arrays of shape (p,)
+        λ and hub strengths, per coordinate.
+    coefficients : array of shape (n, p)
+        Models refitted on all rows given.
+    value : float
+        The criterion.
+    iterations, status, certificate, history
+        How the outer problem ended.
+    reported_weights : array of shape (m,), optional
+        Weights in [0, 1] to show, zero for edges not to show; from `edge_values` where None.
+    supported : bool
+        Whether the criterion itself, its multiple comparisons counted, prefers this graph to none.
+    precisions : array of shape (n,), optional
+        σ²/σ_i², by which the rows of every task were weighed; all one where None.
+    """
+
+    name: str
+    edges: np.ndarray
+    edge_values: np.ndarray
+    coupling: np.ndarray
+    hub: np.ndarray
+    coefficients: np.ndarray
+    value: float
+    iterations: int = 0
+    status: str = "converged"
+    certificate: float = 0.0
+    history: tuple[float, ...] = ()
+    reported_weights: np.ndarray | None = None
+    supported: bool = False
+    precisions: np.ndarray | None = None
+
+    def weighed(self, loss: LeastSquares, tasks: np.ndarray | None = None) -> LeastSquares:
+        """The loss, of all tasks or of some, with the tasks' rows weighed as in this fit."""
+        if self.precisions is None:
+            return loss
+        return loss.weighted(self.precisions if tasks is None else self.precisions[tasks])
+
+    def common_model(self) -> np.ndarray:
+        """The hub's model: the mean of the tasks' models."""
+        return self.coefficients.mean(axis=0)
+
+    def edge_weights(self, slopes: np.ndarray) -> np.ndarray:
+        """w = λe of every candidate edge; with several λ, their geometric mean over the slopes."""
+        used = self.coupling[slopes] if slopes.any() else self.coupling
+        positive = used[used > 0]
+        return self.edge_values * (np.exp(np.log(positive).mean()) if len(positive) else 0.0)
+
+
+def present_problem(fit: GraphFit, loss: LeastSquares, settings: Settings) -> tuple[InnerProblem, np.ndarray]:
+    """The inner problem of a fit on the given rows, with the edges of positive value only, and those values."""
+    present = fit.edge_values > 0
+    problem = settings.problem(fit.weighed(loss), fit.edges[present], fit.coupling, fit.hub)
+    return problem, fit.edge_values[present]
+
+
+def refit(fit: GraphFit, loss: LeastSquares, settings: Settings) -> GraphFit:
+    """The same graph with the models of all rows in `loss`; edges of value zero are left out of the solve."""
+    problem, values = present_problem(fit, loss, settings)
+    return replace(fit, coefficients=solve_inner(problem, values, tol=1e-10).coefficients)

@@ -1,0 +1,250 @@
+"""Minimise a smooth function on a box; the optimisers see nothing but ``value_and_gradient``.
+
+All of them lower the objective at every accepted step and judge convergence by the projected gradient
+P(x − ∇F(x)) − x, whose largest entry is the certificate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import minimize
+
+from ggmtl.runtime.journal import Journal
+
+ValueAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]
+# Called with (iteration, objective, point): at the start, with iteration 0, and after every step.
+Progress = Callable[[int, float, np.ndarray], None]
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """Where an optimiser stopped.
+
+    Parameters
+    ----------
+    x : array
+    value : float
+    certificate : float
+        Largest entry of the projected gradient.
+    iterations : int
+    status : {"converged", "flat", "max_iter", "interrupted"}
+        ``"flat"``: no further decrease can be told from rounding, though the certificate is above `tol`.
+    history : tuple of float
+        Objective after each step, the start first.
+    """
+
+    x: np.ndarray
+    value: float
+    certificate: float
+    iterations: int
+    status: str
+    history: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Box:
+    """Bounds lower ≤ x ≤ upper."""
+
+    lower: np.ndarray
+    upper: np.ndarray
+
+    def project(self, x: np.ndarray) -> np.ndarray:
+        """The nearest point of the box."""
+        return np.clip(x, self.lower, self.upper)
+
+    def certificate(self, x: np.ndarray, gradient: np.ndarray) -> float:
+        """Largest entry of P(x − g) − x."""
+        return float(np.abs(self.project(x - gradient) - x).max(initial=0.0))
+
+
+def projected_gradient(
+    function: ValueAndGradient,
+    start: np.ndarray,
+    box: Box,
+    *,
+    max_iter: int = 200,
+    tol: float = 1e-5,
+    progress: Progress | None = None,
+) -> Optimum:
+    """The paper's Algorithm 1 with the sign that descends: e ← P(e − ν ∇F(e)).
+
+    ν starts from the Barzilai–Borwein length and is halved until the objective falls (Armijo along the
+    projection arc), because no fixed ν is safe.
+    """
+    x = box.project(start)
+    value, gradient = function(x)
+    if progress:
+        progress(0, value, x)
+    history = [value]
+    step = 0.1 / max(np.abs(gradient).max(initial=0.0), np.finfo(float).tiny)
+    status, iteration = "max_iter", 0
+    while box.certificate(x, gradient) > tol and iteration < max_iter:
+        trial = _backtrack(function, box, x, value, gradient, step)
+        if trial is None:
+            status = "flat"
+            break
+        new_x, new_value, new_gradient = trial
+        moved, turned = new_x - x, new_gradient - gradient
+        curvature = float(moved @ turned)
+        step = float(moved @ moved) / curvature if curvature > 0 else 10.0 * step
+        x, value, gradient = new_x, new_value, new_gradient
+        history.append(value)
+        iteration += 1
+        if progress:
+            progress(iteration, value, x)
+    certificate = box.certificate(x, gradient)
+    if certificate <= tol:
+        status = "converged"
+    return Optimum(x, value, certificate, iteration, status, tuple(history))
+
+
+def quasi_newton(
+    function: ValueAndGradient,
+    start: np.ndarray,
+    box: Box,
+    *,
+    max_iter: int = 200,
+    tol: float = 1e-5,
+    progress: Progress | None = None,
+) -> Optimum:
+    """Bound-constrained limited-memory BFGS (L-BFGS-B)."""
+    x = box.project(start)
+    latest = {}
+
+    def remember(point: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = function(point)
+        latest[point.tobytes()] = (value, gradient)
+        return value, gradient
+
+    history: list[float] = []
+
+    def follow(point: np.ndarray) -> None:
+        value = latest[point.tobytes()][0] if point.tobytes() in latest else function(point)[0]
+        latest.clear()
+        history.append(value)
+        if progress:
+            progress(len(history), value, point)
+
+    first, gradient = function(x)
+    if progress:
+        progress(0, first, x)
+    if not len(x) or box.certificate(x, gradient) <= tol:
+        return Optimum(x, first, box.certificate(x, gradient), 0, "converged", (first,))
+    result = minimize(
+        remember,
+        x,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=list(zip(box.lower, box.upper)),
+        callback=follow,
+        options={"maxiter": max_iter, "gtol": tol, "ftol": 1e-2 * tol, "maxls": 30, "maxcor": 20},
+    )
+    x = box.project(result.x)
+    certificate = box.certificate(x, np.asarray(result.jac))
+    status = "converged" if certificate <= tol else ("max_iter" if result.nit >= max_iter else "flat")
+    return Optimum(x, float(result.fun), certificate, int(result.nit), status, (first, *history))
+
+
+def trial_steps(
+    function: ValueAndGradient,
+    propose: Callable[[np.ndarray], np.ndarray | None],
+    start: np.ndarray,
+    box: Box,
+    *,
+    max_iter: int = 200,
+    tol: float = 1e-5,
+    progress: Progress | None = None,
+) -> Optimum:
+    """Take the proposed point wherever it lowers the objective; otherwise quasi-Newton steps."""
+    x = box.project(start)
+    value, gradient = function(x)
+    if progress:
+        progress(0, value, x)
+    history, iteration = [value], 0
+    while box.certificate(x, gradient) > tol and iteration < max_iter:
+        candidate = propose(x)
+        if candidate is None:
+            break
+        candidate = box.project(candidate)
+        new_value, new_gradient = function(candidate)
+        if not new_value < value:
+            break
+        x, value, gradient = candidate, new_value, new_gradient
+        history.append(value)
+        iteration += 1
+        if progress:
+            progress(iteration, value, x)
+
+    def go_on(step: int, value: float, point: np.ndarray) -> None:
+        if progress and step:
+            progress(iteration + step, value, point)
+
+    rest = quasi_newton(function, x, box, max_iter=max(max_iter - iteration, 1), tol=tol, progress=go_on)
+    return Optimum(
+        rest.x,
+        rest.value,
+        rest.certificate,
+        iteration + rest.iterations,
+        rest.status,
+        (*history, *rest.history[1:]),
+    )
+
+
+def recorded(
+    optimiser: Callable[..., Optimum],
+    function: ValueAndGradient,
+    start: np.ndarray,
+    box: Box,
+    *,
+    max_iter: int,
+    tol: float,
+    journal: Journal,
+    name: str,
+    progress: Progress | None = None,
+) -> Optimum:
+    """Run an optimiser with every step in a journal; one that was begun there before goes on from its last step.
+
+    Quasi-Newton steps begin with a fresh memory there, so that they may differ from those of a run in one go; the
+    optimum is the same to the tolerance.
+    """
+    state = journal.resume(name)
+    before = state["history"] if state else []
+    history, done = list(before), max(len(before) - 1, 0)
+
+    def record(iteration: int, value: float, x: np.ndarray) -> None:
+        if iteration or not before:
+            history.append(float(value))
+            journal.step(name, x=x.copy(), history=list(history))
+            if progress:
+                progress(done + iteration, value, x)
+
+    def compute() -> Optimum:
+        first = state["x"] if state else start
+        found = optimiser(function, first, box, max_iter=max(max_iter - done, 1), tol=tol, progress=record)
+        return replace(found, iterations=done + found.iterations, history=(*before[:-1], *found.history))
+
+    return journal.once(name, compute)
+
+
+def reached_so_far(journal: Journal, name: str) -> Optimum | None:
+    """The last step of a recorded run, as an optimum that was interrupted; None where there is none."""
+    state = journal.resume(name)
+    if state is None:
+        return None
+    history = tuple(state["history"])
+    return Optimum(state["x"], history[-1], float("nan"), len(history) - 1, "interrupted", history)
+
+
+def _backtrack(
+    function: ValueAndGradient, box: Box, x: np.ndarray, value: float, gradient: np.ndarray, step: float
+) -> tuple[np.ndarray, float, np.ndarray] | None:
+    for _ in range(40):
+        candidate = box.project(x - step * gradient)
+        new_value, new_gradient = function(candidate)
+        if new_value <= value + 1e-4 * float(gradient @ (candidate - x)) and new_value < value:
+            return candidate, new_value, new_gradient
+        step *= 0.5
+    return None

@@ -1,0 +1,246 @@
+"""Outer criterion: squared error on rows that the inner problem did not see.
+
+F(e) = ½ Σ_i ‖X_i^val w_i(e) − y_i^val‖² + ½ξ‖e‖² + η‖e‖₁ + γH(e)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ggmtl.bilevel.hypergradient import HyperGradient, hypergradient
+from ggmtl.bilevel.inner import DEFAULT_SMOOTHING, InnerProblem, InnerSolution, solve_inner
+from ggmtl.bilevel.sparsity import Sparsity
+from ggmtl.errors import InputError, ParameterError
+from ggmtl.kernels import one_blas_thread
+from ggmtl.statistics.least_squares import LeastSquares
+from ggmtl.statistics.task_statistics import TaskStatistics
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Models and adjoint of an earlier evaluation."""
+
+    coefficients: np.ndarray | None = None
+    adjoint: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An outer loss with all its derivatives.
+
+    Parameters
+    ----------
+    value : float
+        Outer loss, sparsity terms not included.
+    edges, coupling, hub : arrays of shape (m,), (p,), (p,)
+        Derivatives.
+    coefficients : array of shape (n, p)
+        Models fitted on the training part.
+    task_values : array of shape (n,)
+        Outer loss of every task.
+    adjoint : array of shape (n, p)
+        Solution of the adjoint system.
+    """
+
+    value: float
+    edges: np.ndarray
+    coupling: np.ndarray
+    hub: np.ndarray
+    coefficients: np.ndarray
+    task_values: np.ndarray
+    adjoint: np.ndarray
+
+    @property
+    def warm(self) -> WarmStart:
+        """Where the next evaluation nearby should start."""
+        return WarmStart(self.coefficients, self.adjoint)
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """One training part and the rows held out from it.
+
+    Parameters
+    ----------
+    problem : InnerProblem
+        Training part, penalty and strengths.
+    validation : LeastSquares
+        Rows held out.
+    mask : array of bool, shape (m,), optional
+        The edges that this part's own training rows propose; the others stay absent here.
+    hypergradient : {"exact", "frozen"}
+    """
+
+    problem: InnerProblem
+    validation: LeastSquares
+    mask: np.ndarray | None = None
+    hypergradient: str = "exact"
+
+    def evaluate(
+        self,
+        edge_values: np.ndarray,
+        coupling: np.ndarray | None = None,
+        hub: np.ndarray | None = None,
+        *,
+        warm: WarmStart | None = None,
+        tol: float = 1e-10,
+    ) -> Evaluation:
+        """Value and derivatives at edge values and, where given, other strengths than the problem's own."""
+        warm = warm or WarmStart()
+        problem = _with_strengths(self.problem, coupling, hub)
+        visible = edge_values if self.mask is None else np.where(self.mask, edge_values, 0.0)
+        solution = solve_inner(problem, visible, warm.coefficients, tol)
+        slope = self.validation.gradient(solution.coefficients)
+        derivative = hypergradient(
+            problem, visible, solution, slope, mode=self.hypergradient, start=warm.adjoint, tol=tol
+        )
+        return self._assemble(solution, derivative)
+
+    def _assemble(self, solution: InnerSolution, derivative: HyperGradient) -> Evaluation:
+        task_values = self.validation.task_values(solution.coefficients)
+        edges = derivative.edges if self.mask is None else np.where(self.mask, derivative.edges, 0.0)
+        return Evaluation(
+            float(task_values.sum()),
+            edges,
+            derivative.coupling,
+            derivative.hub,
+            solution.coefficients,
+            task_values,
+            derivative.adjoint,
+        )
+
+
+def _with_strengths(problem: InnerProblem, coupling: np.ndarray | None, hub: np.ndarray | None) -> InnerProblem:
+    if coupling is not None:
+        problem = replace(problem, coupling=coupling)
+    return problem if hub is None else replace(problem, hub=hub)
+
+
+def evaluate_folds(
+    folds: Sequence[HoldOut],
+    edge_values: np.ndarray,
+    coupling: np.ndarray | None = None,
+    hub: np.ndarray | None = None,
+    *,
+    warm: Sequence[WarmStart] | None = None,
+    tol: float = 1e-10,
+) -> list[Evaluation]:
+    """Evaluate every hold-out part; the criterion is the sum."""
+    starts = warm or [WarmStart()] * len(folds)
+    return [fold.evaluate(edge_values, coupling, hub, warm=start, tol=tol) for fold, start in zip(folds, starts)]
+
+
+class BilevelProblem:
+    """The paper's bilevel program on given statistics: columns as given, no intercept, no scaling.
+
+    Parameters
+    ----------
+    train, validation : TaskStatistics
+        Rows of the inner and of the outer problem, with the same tasks and features.
+    edges : array of shape (m, 2)
+        Candidate edges, as positions in ``train.task_names``.
+    coupling : float or array of shape (d,)
+        λ, or one λ per feature.
+    penalty : {"squared_l2", "l2", "l1"}
+    edge_l2, edge_l1, edge_entropy : float
+        ξ, η, γ.
+    ridge : float
+        ρ.
+    hub_strength : float or array of shape (d,), optional
+        Pull to the common model.
+    hypergradient : {"exact", "frozen"}
+    smoothing : float
+        ε of the ℓ2 and ℓ1 penalties.
+    tol : float
+        Relative accuracy of the linear solves.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> X, tasks = rng.normal(size=(40, 2)), np.repeat([0, 1], 20)
+    >>> y = X @ [1.0, 2.0] + rng.normal(size=40)
+    >>> stats = TaskStatistics.from_arrays(X, y, tasks, folds=2)
+    >>> problem = BilevelProblem(stats.fold(0), stats.fold(1), [[0, 1]], coupling=1.0)
+    >>> value, gradient = problem.value_and_gradient(np.array([0.5]))
+    >>> gradient.shape
+    (1,)
+    """
+
+    def __init__(
+        self,
+        train: TaskStatistics,
+        validation: TaskStatistics,
+        edges: np.ndarray,
+        coupling: float | np.ndarray,
+        *,
+        penalty: str = "squared_l2",
+        edge_l2: float = 0.0,
+        edge_l1: float = 0.0,
+        edge_entropy: float = 0.0,
+        ridge: float = 1e-6,
+        hub_strength: float | np.ndarray | None = None,
+        hypergradient: str = "exact",
+        smoothing: float = DEFAULT_SMOOTHING,
+        tol: float = 1e-11,
+    ):
+        if not np.array_equal(train.task_names, validation.task_names):
+            raise InputError("train and validation must have the same tasks.")
+        if train.feature_names != validation.feature_names:
+            raise InputError("train and validation must have the same features.")
+        edges = np.asarray(edges, dtype=np.int64).reshape(-1, 2)
+        if len(edges) and (edges.min() < 0 or edges.max() >= train.n_tasks or (edges[:, 0] == edges[:, 1]).any()):
+            raise InputError(f"edges must join two different positions in 0 … {train.n_tasks - 1}.")
+        width = (train.n_features,)
+        problem = InnerProblem(
+            train.least_squares(),
+            edges,
+            _strength("coupling", coupling, width),
+            _strength("hub_strength", 0.0 if hub_strength is None else hub_strength, width),
+            np.full((1, 1), float(ridge)),
+            penalty,
+            smoothing,
+        )
+        self.sparsity = Sparsity(edge_l2, edge_l1, edge_entropy)
+        self.criterion = HoldOut(problem, validation.least_squares(), hypergradient=hypergradient)
+        self.tol = tol
+
+    @property
+    def edges(self) -> np.ndarray:
+        """Candidate edges, shape (m, 2)."""
+        return self.criterion.problem.edges
+
+    @one_blas_thread()
+    def solve(self, edge_values: np.ndarray) -> np.ndarray:
+        """Models V(e), shape (n, d)."""
+        return solve_inner(self.criterion.problem, self._check(edge_values), tol=self.tol).coefficients
+
+    @one_blas_thread()
+    def evaluate(self, edge_values: np.ndarray) -> Evaluation:
+        """Outer loss without sparsity terms, and its derivatives for edges, coupling and hub."""
+        return self.criterion.evaluate(self._check(edge_values), tol=self.tol)
+
+    def value_and_gradient(self, edge_values: np.ndarray) -> tuple[float, np.ndarray]:
+        """F(e) and its gradient, shape (m,)."""
+        evaluation = self.evaluate(edge_values)
+        value, gradient = self.sparsity.value_and_gradient(self._check(edge_values))
+        return evaluation.value + value, evaluation.edges + gradient
+
+    def _check(self, edge_values: np.ndarray) -> np.ndarray:
+        values = np.asarray(edge_values, dtype=np.float64)
+        if values.shape != (len(self.edges),):
+            raise InputError(f"e must have shape ({len(self.edges)},). Got {values.shape} instead.")
+        if not np.isfinite(values).all() or (values < 0).any():
+            raise InputError("Edge values must be finite and not negative.")
+        return values
+
+
+def _strength(name: str, value: float | np.ndarray, shape: tuple[int]) -> np.ndarray:
+    values = np.asarray(value, dtype=np.float64)
+    if values.shape not in ((), shape):
+        raise ParameterError(f"{name} must be a number or an array of shape {shape}. Got shape {values.shape} instead.")
+    if not np.isfinite(values).all() or (values < 0).any():
+        raise ParameterError(f"{name} must be finite and not negative.")
+    return np.broadcast_to(values, shape).copy()

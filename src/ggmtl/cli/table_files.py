@@ -1,0 +1,179 @@
+"""Files ↔ tables: CSV and Parquet, columns by name, missing values counted."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from ggmtl.errors import InputError, did_you_mean
+from ggmtl.runtime.files import write_whole
+from ggmtl.statistics.streaming.batches import not_utf8_message
+
+_PARQUET = (".parquet", ".pq")
+_NOT_TABLES = (".xlsx", ".xls", ".ods", ".json", ".feather", ".rds", ".zip", ".gz")
+_WHOLE_NUMBER = r"^-?(0|[1-9][0-9]*)(\.0*)?$"
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether the name of a file says so; everything else is CSV."""
+    return path.suffix.lower() in _PARQUET
+
+
+def read_table(path: Path, labels: str | None = None) -> pa.Table:
+    """Read a CSV (also ``.csv.gz``) or Parquet file; empty cells are missing values.
+
+    The column `labels` of a CSV file stays text where numbers would not give every cell back as it is: 01 is not 1.
+    """
+    if path.suffix.lower() in _NOT_TABLES and not _is_compressed(path):
+        raise InputError(f"{path} must be a CSV or Parquet file. Save it as one of these.")
+    try:
+        if is_parquet(path):
+            table = pyarrow.parquet.read_table(path)
+        else:
+            table = _read_csv(path, labels)
+        known = table.column_names
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as {_kind(path)}: {error}") from error
+    repeated = [name for name in known if known.count(name) > 1]
+    if repeated:
+        raise InputError(f"{path} has more than one column {repeated[0]!r}; names must differ.")
+    if table.num_rows == 0:
+        raise InputError(f"{path} has no rows.")
+    return table
+
+
+def _is_compressed(path: Path) -> bool:
+    # Arrow knows the ending in small letters only.
+    return path.suffix == ".gz" and path.stem.lower().endswith(".csv")
+
+
+def _open(path: Path, mode: str, **options: Any) -> Any:
+    return gzip.open(path, mode, **options) if _is_compressed(path) else path.open(mode, **options)
+
+
+def read_cells(path: Path) -> list[list[str]] | None:
+    """The cells of a CSV file as they are, its header first; None for Parquet, and where a cell is too long."""
+    if is_parquet(path):
+        return None
+    with suppress(csv.Error), _open(path, "rt", newline="", encoding="utf-8-sig") as file:
+        # A line without anything in it is no row.
+        return [row for row in csv.reader(file) if row]
+    return None
+
+
+def _read_csv(path: Path, labels: str | None) -> pa.Table:
+    """Read text in UTF-8; a file in another encoding is refused with the column that shows it."""
+    with _open(path, "rb") as file:
+        header = file.readline()
+    if header.startswith(_UTF16):
+        raise InputError(not_utf8_message(path))
+    _check_separator(path, header.decode("utf-8", errors="replace"))
+    kinds = {} if labels is None else {labels: pa.binary()}
+    options = pyarrow.csv.ConvertOptions(column_types=kinds, strings_can_be_null=True)
+    table = pyarrow.csv.read_csv(path, convert_options=options)
+    try:
+        # Names are decoded when they are first asked for; values that are not UTF-8 are taken for bytes.
+        known = table.column_names
+        if known.count(labels) == 1:
+            table = table.set_column(known.index(labels), labels, _labels(table[labels]))
+        kinds = zip(known, table.schema.types)
+        encoded = [name for name, kind in kinds if pa.types.is_binary(kind) and known.count(name) == 1]
+    except UnicodeDecodeError as error:
+        raise InputError(not_utf8_message(path)) from error
+    if encoded:
+        raise InputError(not_utf8_message(path, encoded[0]))
+    return table
+
+
+def _labels(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Whole numbers where no cell has a leading zero (1.0, as tables with gaps have it, is 1), else text, trimmed.
+
+    The bytes themselves where they are no text.
+    """
+    try:
+        text = pc.utf8_trim_whitespace(pc.cast(cells, pa.string()))
+    except pa.ArrowInvalid:
+        return cells
+    if not pc.all(pc.match_substring_regex(text, _WHOLE_NUMBER)).as_py():
+        return text
+    with suppress(pa.ArrowInvalid):
+        return pc.cast(pc.replace_substring_regex(text, r"\.0*$", ""), pa.int64())
+    return text
+
+
+def _check_separator(path: Path, header: str) -> None:
+    """Say so where the header has no comma but another separator."""
+    word = next((word for separator, word in _SEPARATORS.items() if separator in header), None)
+    if "," not in header and word:
+        raise InputError(
+            f"{path} seems to have {word} between its cells. Save it with commas between cells and a point in numbers."
+        )
+
+
+def write_cells(cells: list[list[str]], path: Path) -> None:
+    """Write a CSV file, whole or not at all."""
+    buffer = io.StringIO(newline="")
+    # The writer does not see that a carriage return alone ends a line for many readers.
+    odd = any("\r" in cell for row in cells for cell in row)
+    csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL).writerows(cells)
+    write_whole(path, buffer.getvalue().encode("utf-8"))
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Write a CSV or Parquet file, whole or not at all."""
+    buffer = io.BytesIO()
+    if is_parquet(path):
+        pyarrow.parquet.write_table(table, buffer)
+    else:
+        pyarrow.csv.write_csv(table, buffer)
+    write_whole(path, buffer.getvalue())
+
+
+def check_columns(table: pa.Table, columns: Sequence[str], path: Path) -> None:
+    """Refuse a name that is not a column, with the nearest that is."""
+    known = table.column_names
+    for name in columns:
+        if name not in known:
+            near = did_you_mean(name, known)
+            listing = "" if near else f" It has {', '.join(map(repr, known[:12]))}{' …' if len(known) > 12 else ''}."
+            raise InputError(f"{path} has no column {name!r}.{near}{listing}")
+
+
+def without_missing(table: pa.Table, drop: bool, remedy: str) -> tuple[pa.Table, int]:
+    """The table without rows that miss a value, and how many were dropped; refused, with a remedy, unless `drop`."""
+    missing = {name: _is_missing(table[name]) for name in table.column_names}
+    counts = {name: int(pc.sum(mask).as_py() or 0) for name, mask in missing.items()}
+    counts = {name: number for name, number in counts.items() if number}
+    if not counts:
+        return table, 0
+    if not drop:
+        listing = ", ".join(f"{name!r}: {number:,}" for name, number in counts.items())
+        raise InputError(f"Some rows miss values ({listing}). Drop those rows with --drop-missing, or {remedy}.")
+    any_missing = None
+    for name in counts:
+        any_missing = missing[name] if any_missing is None else pc.or_(any_missing, missing[name])
+    kept = table.filter(pc.invert(any_missing))
+    if kept.num_rows == 0:
+        raise InputError(f"Every row misses a value, so none is left: {remedy}.")
+    return kept, table.num_rows - kept.num_rows
+
+
+def _is_missing(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.is_null(column, nan_is_null=pa.types.is_floating(column.type))
+
+
+def _kind(path: Path) -> str:
+    return "Parquet" if is_parquet(path) else "CSV"

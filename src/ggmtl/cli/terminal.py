@@ -1,0 +1,155 @@
+"""What people see in the terminal. Names come from files: they are text, never markup or control codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+from time import perf_counter
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from ggmtl.cli.comparison import OWN, Comparison
+from ggmtl.inspection.summary.phrases import count, number, one_line
+from ggmtl.inspection.summary.words import (
+    describe_gain,
+    describe_graph,
+    describe_meaning,
+    error_text,
+    level_title,
+    note_lines,
+    sharing_lines,
+    task_line,
+)
+
+_GOOD, _QUIET = "green", "dim"
+# Seconds until the first line of progress in a log, and between lines.
+FIRST_LINE, NEXT_LINE = 2.0, 5.0
+
+
+def console(error: bool = False) -> Console:
+    """A console on standard output, or on standard error."""
+    return Console(stderr=error, highlight=False, soft_wrap=True)
+
+
+def plain(text: Any, style: str = "") -> Text:
+    """Text whose control characters are replaced, line by line."""
+    return Text("\n".join(one_line(line) for line in str(text).split("\n")), style=style)
+
+
+def say(text: Any, style: str = "") -> None:
+    """Print a line."""
+    console().print(plain(text, style))
+
+
+def complain(text: Any) -> None:
+    """Print what went wrong on standard error."""
+    message = Text("Error: ", style="bold red")
+    console(error=True).print(message.append_text(plain(text)))
+
+
+@contextmanager
+def working(what: str) -> Iterator[Any]:
+    """Show that something takes time, and how long it has taken; yields a function that changes the words.
+
+    In a terminal the line is redrawn and vanishes at the end; elsewhere a line is written every few seconds.
+    """
+    if not console(error=True).is_terminal:
+        with _log_lines(what) as change:
+            yield change
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console(error=True), transient=True) as progress:
+        job = progress.add_task(one_line(what), total=None)
+        yield lambda text: progress.update(job, description=one_line(text))
+
+
+@contextmanager
+def _log_lines(what: str) -> Iterator[Callable[[str], None]]:
+    start, done, words = perf_counter(), Event(), [what]
+
+    def write() -> None:
+        pause = FIRST_LINE
+        while not done.wait(pause):
+            console(error=True).print(plain(f"{words[0]} … {perf_counter() - start:.0f} s"))
+            pause = NEXT_LINE
+
+    writer = Thread(target=write, daemon=True)
+    writer.start()
+    try:
+        yield lambda text: words.__setitem__(0, text)
+    finally:
+        done.set()
+        writer.join()
+
+
+def show_summary(summary: dict[str, Any]) -> None:
+    """Verdict, accuracy of every level, graph, what is shared."""
+    out = console()
+    tasks = count(summary["n_tasks"], "task")
+    rows = "" if summary["n_rows"] is None else f" · {summary['n_rows']:,.0f} rows"
+    out.print(Text(f"{tasks}{rows} · {count(summary['n_features'], 'feature')}", style=_QUIET))
+    out.print(plain(summary["verdict"]["text"], "bold"))
+    for line in filter(None, [describe_meaning(summary), describe_gain(summary)]):
+        out.print(plain(line))
+    levels = [level for level in summary["path"]["levels"] if level.get("error") is not None]
+    if levels:
+        out.print()
+        out.print(_level_table(levels))
+    out.print()
+    out.print(plain(f"Graph: {describe_graph(summary)}."))
+    for line in [*sharing_lines(summary), *note_lines(summary), *task_line(summary)]:
+        out.print(plain(line))
+
+
+def _level_table(levels: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_QUIET)
+    table.add_column("level")
+    table.add_column("error on rows not seen ± s.e.")
+    table.add_column("")
+    for level in levels:
+        style = f"bold {_GOOD}" if level["chosen"] else ""
+        table.add_row(
+            plain(level_title(level)),
+            error_text(level),
+            "← chosen" if level["chosen"] else "",
+            style=style,
+        )
+    return table
+
+
+def show_comparison(comparison: Comparison) -> None:
+    """Methods, best first, and the verdict."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_QUIET)
+    columns: tuple[tuple[str, Literal["left", "right"]], ...] = (
+        ("method", "left"),
+        ("error", "right"),
+        ("± s.e.", "right"),
+        ("seconds", "right"),
+        ("", "left"),
+    )
+    for name, justify in columns:
+        table.add_column(name, justify=justify)
+    for entry in comparison.standings:
+        failed = entry.failure is not None
+        table.add_row(
+            entry.name,
+            "–" if failed else number(entry.error),
+            "–" if failed else number(entry.standard_error),
+            f"{entry.seconds:.1f}",
+            plain(entry.failure, "red") if failed else "",
+            style="bold" if entry.name == OWN else "",
+        )
+    out = console()
+    out.print(table)
+    out.print()
+    out.print(plain(comparison.verdict, "bold"))
+    if any(entry.name == "Hub" for entry in comparison.standings):
+        note = "Hub draws all slopes to its common model alike; GGMTL draws each as strongly as it pays."
+        out.print(plain(note, _QUIET))
+    if comparison.n_unscored:
+        out.print(plain(f"Not scored: {count(comparison.n_unscored, 'row')} of tasks with a single fold.", _QUIET))

@@ -1,0 +1,129 @@
+"""The features of a table or an array, their names, and the labels of the tasks beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import narwhals.stable.v1 as nw
+import numpy as np
+from sklearn.utils.validation import check_array
+
+from ggmtl.data.frames import as_frame, from_tensor, plain
+from ggmtl.data.labels import read_labels
+from ggmtl.errors import InputError, InputTypeError, did_you_mean
+
+
+def split_columns(
+    X: Any, task: str | int | None, tasks: Any
+) -> tuple[np.ndarray, tuple[str, ...] | None, np.ndarray | None]:
+    """Features, their names (None for arrays) and the task labels (None if there are none)."""
+    if task is not None and tasks is not None:
+        raise InputError(f"Give the tasks either as a column of X (task={task!r}) or as tasks=, not both.")
+    frame = as_frame(X, "X")
+    if isinstance(frame, nw.DataFrame):
+        matrix, names, labels = _split_frame(frame, task)
+    else:
+        matrix, labels = _split_array(X, task)
+        names = None
+    if tasks is not None:
+        labels = read_labels(tasks, "tasks", len(matrix))
+    return matrix, names, labels
+
+
+def is_list_of_pairs(X: Any, y: Any) -> bool:
+    """Whether these are ``[(X_1, y_1), (X_2, y_2), …]``."""
+    return (
+        y is None
+        and isinstance(X, (list, tuple))
+        and len(X) > 0
+        and all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in X)
+        and all(np.ndim(pair[0]) == 2 and np.ndim(pair[1]) == 1 for pair in X)
+    )
+
+
+def join_pairs(pairs: Sequence[tuple[Any, Any]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, targets and task numbers of such a list, row by row."""
+    blocks = [np.asarray(from_tensor(X)) for X, _ in pairs]
+    targets = [np.asarray(from_tensor(y)) for _, y in pairs]
+    widths = {block.shape[1] for block in blocks}
+    if len(widths) > 1:
+        raise InputError(f"Every X_i must have the same number of columns. Got {sorted(widths)} instead.")
+    for i, (block, target) in enumerate(zip(blocks, targets)):
+        if len(block) != len(target):
+            raise InputError(f"Task {i}: X_i has {len(block)} rows but y_i has {len(target)}.")
+    labels = np.repeat(np.arange(len(blocks)), [len(target) for target in targets])
+    return np.concatenate(blocks), np.concatenate(targets), labels
+
+
+def float_array(values: Any, **options: Any) -> np.ndarray:
+    """As scikit-learn reads an array of numbers."""
+    return check_array(values, dtype=np.float64, **options)  # pyright: ignore[reportArgumentType]
+
+
+def _split_frame(
+    frame: nw.DataFrame, task: str | int | None
+) -> tuple[np.ndarray, tuple[str, ...] | None, np.ndarray | None]:
+    columns = list(frame.columns)
+    labels = None
+    if task is not None:
+        if isinstance(task, (int, np.integer)) and task not in columns:
+            if not -len(columns) <= task < len(columns):
+                raise InputError(f"task={task} is out of range: X has {len(columns)} columns.")
+            task = columns[task]
+        if task not in columns:
+            raise InputError(
+                f"X has no column {task!r} to take the tasks from.{did_you_mean(task, columns)} "
+                f"Its columns are {', '.join(repr(c) for c in columns[:12])}{' …' if len(columns) > 12 else ''}."
+            )
+        labels = read_labels(frame.get_column(task), str(task), len(frame))
+        columns.remove(task)
+    if not columns:
+        raise InputError(f"0 feature(s) (shape=({len(frame)}, 0)) while a minimum of 1 is required.")
+    if len(frame) == 0:
+        raise InputError("Found array with 0 sample(s) while a minimum of 1 is required.")
+    matrix = np.empty((len(frame), len(columns)))
+    for k, column in enumerate(columns):
+        matrix[:, k] = _numeric_column(frame.get_column(column), column)
+    named = all(isinstance(column, str) for column in columns)
+    return matrix, tuple(columns) if named else None, labels
+
+
+def _numeric_column(series: nw.Series, name: Any) -> np.ndarray:
+    is_boolean = series.dtype == nw.Boolean
+    values = (series.cast(nw.Float64) if is_boolean else series).to_numpy()
+    if not (series.dtype.is_numeric() or is_boolean):
+        try:
+            if values.dtype != object:
+                raise ValueError
+            values = values.astype(np.float64)
+        except (TypeError, ValueError):
+            raise InputTypeError(
+                f"Column {name!r} is of type {series.dtype} (its first value is {plain(values[0])!r}); features must "
+                "be numeric. Encode it first, for example one 0/1 column per category, or drop it."
+            ) from None
+    values = values.astype(np.float64, copy=False)
+    bad = ~np.isfinite(values)
+    if bad.any():
+        kind = "missing" if np.isnan(values[bad]).all() else "missing or infinite"
+        raise InputError(
+            f"Column {name!r} has {int(bad.sum())} {kind} values (first in row {int(bad.argmax())}): "
+            "Input X contains NaN or infinity. Impute them or drop those rows."
+        )
+    return values
+
+
+def _split_array(X: Any, task: str | int | None) -> tuple[np.ndarray, np.ndarray | None]:
+    if task is None:
+        return float_array(X, estimator="GGMTLRegressor", input_name="X"), None
+    if not isinstance(task, (int, np.integer)):
+        raise InputError(
+            f"task={task!r} names a column, but X is {type(X).__name__} without column names. "
+            "Pass a data frame, the column's index, or tasks= instead."
+        )
+    array = np.asarray(X)
+    if array.ndim != 2 or not -array.shape[1] <= task < array.shape[1]:
+        raise InputError(f"task={task} is out of range for X of shape {array.shape}.")
+    labels = read_labels(array[:, task], f"{task}", len(array))
+    rest = np.delete(array, task, axis=1)
+    return float_array(rest, estimator="GGMTLRegressor", input_name="X"), labels

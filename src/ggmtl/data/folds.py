@@ -1,0 +1,152 @@
+"""Deal rows into folds that are balanced per task and depend on nothing but the rows themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ggmtl.data.task_data import TaskData
+from ggmtl.errors import ParameterError
+
+# Rows are compared after scaling every column by the pooled spread and rounding to this many steps per standard
+# deviation, so that neither the units of a column nor the last bits of a mean move a row to another fold.
+_STEPS = 2.0**16
+
+
+def deal_folds(data: TaskData, n_folds: int, seed: int = 0) -> np.ndarray:
+    """Fold number of every row, shape (rows,).
+
+    The rows of a task are ordered by a hash of (seed, row) and dealt out in turn, starting at a fold that the
+    hashes choose. Equal rows share a fold. Neither the order of rows, nor labels, nor units matter; the order of the
+    columns does, since it tells features of equal values apart.
+
+    With ``data.groups`` whole groups are dealt out: within each task where every group belongs to one task, over all
+    tasks otherwise.
+
+    Examples
+    --------
+    >>> data = TaskData(X=np.arange(6.0)[:, None], y=np.zeros(6), tasks=["a"] * 4 + ["b"] * 2)
+    >>> np.bincount(deal_folds(data, 2)[:4]).tolist()
+    [2, 2]
+    """
+    check_fold_number(n_folds)
+    rank, first_key = _shuffle(data, seed)
+    start = (_mix(first_key) % np.uint64(n_folds)).astype(np.int64)
+    return (rank + start) % n_folds
+
+
+def deal_holdout(data: TaskData, share: float, seed: int = 0) -> np.ndarray:
+    """Mask of the rows held out, shape (rows,): `share` of every task to within one row, chosen as in `deal_folds`."""
+    if not 0 < share < 1:
+        raise ParameterError(f"The share held out must lie between 0 and 1. Got {share} instead.")
+    rank, first_key = _shuffle(data, seed)
+    start = _mix(first_key) / 2.0**64
+    return np.floor((rank + 1) * share + start) > np.floor(rank * share + start)
+
+
+def hash_folds(columns: Iterable[np.ndarray], n_rows: int, n_folds: int, seed: int = 0) -> np.ndarray:
+    """Fold of every row of a stream, shape (rows,): a hash of the row's own float64 bits, modulo `n_folds`.
+
+    Nothing but the row decides, so batches, files, machines and runs agree, and equal rows share a fold. Unlike
+    `deal_folds` it cannot balance the folds of a task: it never sees a task whole.
+    """
+    check_fold_number(n_folds)
+    total = np.full(n_rows, _mix(np.array([seed % 2**64], dtype=np.uint64))[0])
+    for column in columns:
+        # Adding zero turns −0.0 into 0.0: equal numbers have equal bits.
+        total ^= (column + 0.0).view(np.uint64)
+        total *= np.uint64(0x9E3779B97F4A7C15)
+        # A product carries upwards only; this brings what the high bits know back down.
+        total ^= total >> np.uint64(32)
+    return (_mix(total) % np.uint64(n_folds)).astype(np.int64)
+
+
+def check_fold_number(n_folds: int) -> None:
+    """Refuse fewer than two folds."""
+    if n_folds < 2:
+        raise ParameterError(f"The number of folds must be at least 2. Got {n_folds} instead.")
+
+
+def _shuffle(data: TaskData, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rank of every row in its shuffled deck, and the deck's lowest key; equal rows and groups share a rank."""
+    keys = hash_rows(data, seed)
+    decks = data.task_index
+    if data.groups is not None:
+        _, group = np.unique(data.groups, return_inverse=True)
+        group = group.reshape(-1)
+        keys = _sum_by(keys, group)
+        lowest, highest = _range_by(decks, group)
+        if (lowest != highest).any():
+            decks = np.zeros(len(data), dtype=np.int64)
+    return _rank(keys, decks)
+
+
+def hash_rows(data: TaskData, seed: int) -> np.ndarray:
+    """A 64-bit hash of every row's features and target, free of units and of the order of rows."""
+    total = np.full(len(data), np.uint64(seed % 2**64), dtype=np.uint64)
+    for k, column in enumerate([*data.X.T, data.y]):
+        centre, spread = _location(column, data.sample_weight)
+        steps = np.rint((column - centre) / spread * _STEPS) + 0.0
+        with np.errstate(over="ignore"):
+            total = _mix(total ^ _mix(steps.view(np.uint64) + np.uint64(k + 1)))
+    return total
+
+
+def _location(column: np.ndarray, weight: np.ndarray | None) -> tuple[float, float]:
+    """Mean and spread of a column; a spread of one where the column is constant."""
+    scale = np.abs(column).max(initial=0.0)
+    if scale == 0:
+        return 0.0, 1.0
+    unit = column / scale
+    # From the middle of the range, which knows no order: sums over rows round differently in every order, and beside
+    # a large mean that would show.
+    middle = 0.5 * (unit.min() + unit.max())
+    rest = unit - middle
+    mean = np.average(rest, weights=weight)
+    spread = np.sqrt(np.average((rest - mean) ** 2, weights=weight))
+    return float((middle + mean) * scale), float(spread * scale) if spread > 1e-12 else float(scale)
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """The finaliser of splitmix64: a bijection of 64-bit integers that scatters neighbours."""
+    with np.errstate(over="ignore"):
+        x = x + np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
+
+def _sum_by(keys: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Per row, a key of its whole group: the sum of the group's distinct row keys, whatever their order.
+
+    Distinct, because a row that appears twice is a row of weight two and must not move its group.
+    """
+    pairs = np.unique(np.stack([group.astype(np.uint64), keys], axis=1), axis=0)
+    total = np.zeros(group.max() + 1, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        np.add.at(total, pairs[:, 0].astype(np.int64), _mix(pairs[:, 1]))
+    return total[group]
+
+
+def _range_by(values: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    lowest = np.full(group.max() + 1, values.max())
+    highest = np.full(group.max() + 1, values.min())
+    np.minimum.at(lowest, group, values)
+    np.maximum.at(highest, group, values)
+    return lowest, highest
+
+
+def _rank(keys: np.ndarray, decks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Position of each row's key among the distinct keys of its deck, and the deck's lowest key."""
+    order = np.lexsort((keys, decks))
+    key, deck = keys[order], decks[order]
+    new_deck = np.r_[True, deck[1:] != deck[:-1]]
+    new_key = new_deck | np.r_[True, key[1:] != key[:-1]]
+    position = np.cumsum(new_key) - 1
+    deck_number = np.cumsum(new_deck) - 1
+    rank = np.empty(len(keys), dtype=np.int64)
+    rank[order] = position - position[new_deck][deck_number]
+    first_key = np.empty(len(keys), dtype=np.uint64)
+    first_key[order] = key[new_deck][deck_number]
+    return rank, first_key

@@ -1,0 +1,233 @@
+"""Any input → :class:`~ggmtl.data.TaskData`; the only judge of what users pass in.
+
+Everything that uses this package may take for granted that features and targets are finite float64 arrays, that
+every row has a task label, and that weights are positive.
+"""
+
+from __future__ import annotations
+
+import warnings
+from hashlib import blake2b
+from typing import Any
+
+import narwhals.stable.v1 as nw
+import numpy as np
+from sklearn.exceptions import DataConversionWarning
+from sklearn.utils.validation import column_or_1d
+
+from ggmtl.data.columns import float_array, is_list_of_pairs, join_pairs, split_columns
+from ggmtl.data.frames import as_frame, from_tensor, is_missing, plain, series_to_numpy
+from ggmtl.data.labels import read_labels
+from ggmtl.data.task_data import TaskData
+from ggmtl.errors import InputError, warn_user
+
+SINGLE_TASK = 0
+# Models are made from squares and products of the values, which must neither overflow nor vanish.
+LARGEST, SMALLEST = 1e153, 1e-152
+
+
+def read_training(
+    X: Any,
+    y: Any = None,
+    tasks: Any = None,
+    *,
+    task: str | int | None = None,
+    sample_weight: Any = None,
+    groups: Any = None,
+    estimator: str = "GGMTLRegressor",
+) -> TaskData:
+    """Read what a user passed to ``fit``.
+
+    `X` may be a long pandas, polars or pyarrow table or an array (with the task column named or numbered by
+    `task`, or task labels in `tasks`), a list of ``(X_i, y_i)`` pairs, or, with a two-dimensional `y`, one
+    matrix shared by all tasks.
+    """
+    X, y, tasks, sample_weight, groups = map(from_tensor, (X, y, tasks, sample_weight, groups))
+    if is_list_of_pairs(X, y):
+        X, y, tasks = join_pairs(X)
+    if y is None:
+        raise InputError(f"This {estimator} estimator requires y to be passed, but the target y is None")
+    matrix, names, labels = split_columns(X, task, tasks)
+    target = _target(y, len(matrix))
+    if target.ndim == 2:
+        if labels is not None:
+            raise InputError(
+                f"y must be one-dimensional when the tasks are given. Got shape {target.shape} together with "
+                f"{'task=' + repr(task) if task is not None else 'tasks='}."
+            )
+        return _within_range(_one_task_per_column(matrix, target, names, y, sample_weight, groups))
+    if labels is None:
+        labels = np.full(len(matrix), SINGLE_TASK)
+    weight = _weights(sample_weight, len(matrix))
+    group = None if groups is None else read_labels(groups, "groups", len(matrix))
+    data = TaskData(matrix, target, labels, feature_names=names, sample_weight=weight, groups=group)
+    return _within_range(_without_zero_weights(data))
+
+
+def read_prediction(
+    X: Any,
+    tasks: Any = None,
+    *,
+    task: str | int | None = None,
+    feature_names: tuple[str, ...] | None = None,
+    n_features: int,
+    estimator: str = "GGMTLRegressor",
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Read what a user passed to ``predict``: the features, and the task labels if any were given."""
+    matrix, names, labels = split_columns(from_tensor(X), task, from_tensor(tasks))
+    if feature_names is not None and names is not None and names != feature_names:
+        raise InputError(_other_names_message(names, feature_names))
+    elif feature_names is not None and names is None:
+        warn_user(f"X does not have valid feature names, but {estimator} was fitted with feature names")
+    elif feature_names is None and names is not None:
+        warn_user(f"X has feature names, but {estimator} was fitted without feature names")
+    if matrix.shape[1] != n_features:
+        raise InputError(
+            f"X has {matrix.shape[1]} features, but {estimator} is expecting {n_features} features as input"
+        )
+    for column, largest in zip(feature_names or range(n_features), _largest(matrix)):
+        check_range(column, float(largest), (0.0, LARGEST))
+    return matrix, labels
+
+
+def check_range(name: object, largest: float, bounds: tuple[float, float] = (SMALLEST, LARGEST)) -> None:
+    """Refuse a column whose largest value has a square that overflows, or vanishes without being zero."""
+    least, most = bounds
+    if largest > most or 0 < largest < least:
+        raise InputError(
+            f"{'y' if name is None else f'Column {name!r}'} must have its largest absolute value between {least:.1g} "
+            f"and {most:.1g}, or be zero: squares of the values are added up. Got {largest:.3g} instead. Use other "
+            "units."
+        )
+
+
+def _other_names_message(names: tuple[str, ...], expected: tuple[str, ...]) -> str:
+    """Say in scikit-learn's words how columns differ from the fitted ones."""
+    message = "The feature names should match those that were passed during fit.\n"
+    unexpected = [name for name in names if name not in expected]
+    absent = [name for name in expected if name not in names]
+    for title, group in (("unseen at fit time", unexpected), ("seen at fit time, yet now missing", absent)):
+        if group:
+            message += f"Feature names {title}:\n" + "".join(f"- {name}\n" for name in group[:5])
+            message += "- ...\n" if len(group) > 5 else ""
+    if not unexpected and not absent:
+        message += "Feature names must be in the same order as they were in fit.\n"
+    return message
+
+
+def _target(y: Any, n_rows: int) -> np.ndarray:
+    if isinstance(y, str):
+        raise InputError(
+            f"y must be the target's values, not a name: pass df[{y!r}], and df without that column as X. "
+            f"Got the text {y!r} instead."
+        )
+    values = series_to_numpy(y, "y")
+    if values.dtype == object or values.dtype.kind in "US":
+        values = _parsed_target(values)
+    if np.iscomplexobj(values):
+        raise InputError("Complex data not supported in y.")
+    if values.dtype.kind in "mM":
+        raise InputError(
+            f"y must hold numbers. Got times ({values.dtype}) instead: subtract a date and divide by a unit."
+        )
+    if values.ndim not in (1, 2):
+        raise InputError(f"y must have one or two dimensions. Got shape {values.shape} instead.")
+    if len(values) != n_rows:
+        raise InputError(f"Found input variables with inconsistent numbers of samples: [{n_rows}, {len(values)}]")
+    values = values.astype(np.float64, copy=False)
+    bad = ~np.isfinite(values)
+    if bad.any():
+        raise InputError(
+            f"Input y contains NaN or infinity: the target has {int(bad.sum())} such values (first in row "
+            f"{int(np.nonzero(bad)[0][0])}). Drop those rows."
+        )
+    return values
+
+
+def _parsed_target(values: np.ndarray) -> np.ndarray:
+    """Numbers held as objects or written as text; the first that is neither is named with its row."""
+    try:
+        return float_array(values, ensure_2d=False, input_name="y")
+    except (TypeError, ValueError) as error:
+        bad = next((place for place, value in np.ndenumerate(values) if not _is_number(value)), None)
+        if bad is None:
+            raise
+        raise InputError(
+            f"y must hold numbers: the target has {plain(values[bad])!r} in row {bad[0]}. Correct or drop it."
+        ) from error
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return is_missing(value)
+    return True
+
+
+def _one_task_per_column(matrix, target, names, y, sample_weight, groups) -> TaskData:
+    n_rows, n_tasks = target.shape
+    if n_tasks == 0:
+        raise InputError("y has no column.")
+    columns = as_frame(y, "y")
+    labels = np.array(columns.columns) if isinstance(columns, nw.DataFrame) else np.arange(n_tasks)
+    if len(set(labels.tolist())) < n_tasks:
+        raise InputError("y has two columns of the same name; task labels must differ.")
+    weight = _weights(sample_weight, n_rows)
+    group = None if groups is None else read_labels(groups, "groups", n_rows)
+    if group is None and n_tasks > 1:
+        # A row is held out of all tasks at once, so that they have the same design in every fold.
+        group = _groups_of_equal_rows(matrix)
+    data = TaskData(
+        np.tile(matrix, (n_tasks, 1)),
+        target.T.ravel(),
+        np.repeat(labels, n_rows),
+        feature_names=names,
+        sample_weight=None if weight is None else np.tile(weight, n_tasks),
+        groups=None if group is None else np.tile(group, n_tasks),
+    )
+    return _without_zero_weights(data)
+
+
+def _groups_of_equal_rows(matrix: np.ndarray) -> np.ndarray:
+    """A label for every row, the same for equal rows, also of other tables, shape (rows,)."""
+    # There are a positive and a negative zero.
+    rows, place = np.unique(matrix + 0.0, axis=0, return_inverse=True)
+    labels = [int.from_bytes(blake2b(row.tobytes(), digest_size=8).digest(), "little", signed=True) for row in rows]
+    return np.array(labels, dtype=np.int64)[place.reshape(-1)]
+
+
+def _without_zero_weights(data: TaskData) -> TaskData:
+    """A row of weight zero is a row that is not there."""
+    weight = data.sample_weight
+    return data if weight is None or (weight > 0).all() else data.take(weight > 0)
+
+
+def _largest(values: np.ndarray) -> np.ndarray:
+    return np.maximum(values.max(axis=0), -values.min(axis=0))
+
+
+def _within_range(data: TaskData) -> TaskData:
+    weight = np.ones(len(data)) if data.sample_weight is None else data.sample_weight
+    bounds = (SMALLEST / float(np.sqrt(weight.max())), LARGEST / float(np.sqrt(weight.sum())))
+    check_range(None, float(_largest(data.y)), bounds)
+    for column, largest in zip(data.columns, _largest(data.X).tolist()):
+        check_range(column, largest, bounds)
+    return data
+
+
+def _weights(sample_weight: Any, n_rows: int) -> np.ndarray | None:
+    if sample_weight is None:
+        return None
+    if np.asarray(sample_weight).ndim == 0:
+        sample_weight = np.full(n_rows, float(sample_weight))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataConversionWarning)
+        weight = column_or_1d(np.asarray(sample_weight, dtype=np.float64))
+    if len(weight) != n_rows:
+        raise InputError(f"sample_weight must have shape ({n_rows},). Got ({len(weight)},) instead.")
+    if not np.isfinite(weight).all() or (weight < 0).any():
+        raise InputError("sample_weight must be finite and not negative.")
+    if not weight.any():
+        raise InputError("sample_weight is zero for every row.")
+    return weight

@@ -1,0 +1,109 @@
+"""Rows of many regression tasks, in long form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ggmtl.errors import InputError
+
+if TYPE_CHECKING:
+    from ggmtl.graph.task_graph import TaskGraph
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """Rows of many regression tasks, in long form.
+
+    Parameters
+    ----------
+    X : array of shape (rows, d)
+        Features, one row per observation, without the task column.
+    y : array of shape (rows,)
+        Target.
+    tasks : array of shape (rows,)
+        Label of the task that each row belongs to.
+    feature_names : sequence of str, optional
+        Names of the columns of `X`; ``x0, x1, …`` when the input had none.
+    sample_weight, groups : array of shape (rows,), optional
+        Positive weights; labels of rows that must stay in one fold.
+    graph : TaskGraph, optional
+        The true relations, where they are known.
+    coefficients : array of shape (n, d), optional
+        The true models, where they are known.
+    coordinates : array of shape (n, 2), optional
+        Longitude and latitude of each task.
+    test : TaskData, optional
+        Rows set aside for testing, where the set comes with such a split.
+    notes : tuple of str
+        What a reader should know about these data, such as faulty readings.
+
+    Examples
+    --------
+    >>> data = TaskData(X=[[1.0], [2.0], [3.0]], y=[1.0, 2.0, 3.5], tasks=["b", "a", "b"])
+    >>> data.task_names.tolist(), data.task_index.tolist()
+    (['a', 'b'], [1, 0, 1])
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    tasks: np.ndarray
+    feature_names: tuple[str, ...] | None = None
+    sample_weight: np.ndarray | None = None
+    groups: np.ndarray | None = None
+    graph: TaskGraph | None = None
+    coefficients: np.ndarray | None = None
+    coordinates: np.ndarray | None = None
+    test: TaskData | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self):
+        X = np.ascontiguousarray(self.X, dtype=np.float64)
+        y = np.asarray(self.y, dtype=np.float64)
+        tasks = np.asarray(self.tasks)
+        if X.ndim != 2 or y.shape != (len(X),) or tasks.shape != (len(X),):
+            raise InputError(
+                f"X must have shape (rows, d), y and tasks shape (rows,). "
+                f"Got {X.shape}, {y.shape} and {tasks.shape} instead."
+            )
+        object.__setattr__(self, "X", X)
+        object.__setattr__(self, "y", y)
+        object.__setattr__(self, "tasks", tasks)
+
+    @cached_property
+    def _coding(self) -> tuple[np.ndarray, np.ndarray]:
+        names, index = np.unique(self.tasks, return_inverse=True)
+        return names, index.reshape(-1)
+
+    @property
+    def task_names(self) -> np.ndarray:
+        """Sorted task labels, shape (n,)."""
+        return self._coding[0]
+
+    @property
+    def task_index(self) -> np.ndarray:
+        """Position of each row's task in `task_names`, shape (rows,)."""
+        return self._coding[1]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Feature names, made up as ``x0, x1, …`` where the input had none."""
+        return self.feature_names or tuple(f"x{k}" for k in range(self.X.shape[1]))
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, rows: np.ndarray) -> TaskData:
+        """Return the given rows (a mask or positions) as data of their own."""
+        return replace(
+            self,
+            X=self.X[rows],
+            y=self.y[rows],
+            tasks=self.tasks[rows],
+            sample_weight=None if self.sample_weight is None else self.sample_weight[rows],
+            groups=None if self.groups is None else self.groups[rows],
+            test=None,
+        )

@@ -1,0 +1,1 @@
+"""Models in one small file: plain data and arrays, no code."""

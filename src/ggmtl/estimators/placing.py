@@ -1,0 +1,28 @@
+"""Where the losses of a fit live: in NumPy arrays, or on the device that the parameter `device` names."""
+
+from __future__ import annotations
+
+from ggmtl.errors import require
+from ggmtl.estimators.base import logger
+from ggmtl.fit.held_out import is_large
+from ggmtl.statistics.least_squares import FoldedLoss
+
+
+def placed(folded: FoldedLoss, device: str) -> FoldedLoss:
+    """The losses on the device, where there are so many tasks that it pays; as they are otherwise.
+
+    Raises
+    ------
+    MissingExtraError, ParameterError
+        Where torch is not installed, or there is no such device, whatever the number of tasks.
+    """
+    if device == "cpu":
+        return folded
+    require("torch", "gpu", f"device={device!r}")
+    from ggmtl.evidence.gpu.placement import check_device, on_device
+
+    there, part = check_device(device), folded.parts[0]
+    if not is_large(part.n_tasks, part.n_features):
+        logger.info("device=%r: %d tasks are few, and are fitted on the CPU", device, part.n_tasks)
+        return folded
+    return on_device(folded, there)

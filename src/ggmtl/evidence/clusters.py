@@ -1,0 +1,250 @@
+"""Evidence of tasks in clusters beside a hub, exact, and the best clusters: no matrix larger than p × p.
+
+A clique of s tasks with weights c/s is a hub of its own: eliminating γ_C from Σ_i∈C c‖w_i − γ_C‖² leaves
+c(I − 11ᵀ/s). So tasks hang on the γ of their cluster with a = cΛ and on the common μ with h. With
+D_i = G_i + ρI + diag(a + h), eliminating the tasks, then the clusters, then μ leaves
+
+    Γ_C = Σ_i∈C a D_i⁻¹ (G_i + ρI + h) ,   B_C = Σ_i∈C a D_i⁻¹ h ,   S = Σ_i h D_i⁻¹ (G_i + ρI + a) − Σ_C B_CᵀΓ_C⁻¹B_C
+    ln|A|    = Σ_i ln|D_i| + Σ_C ln|Γ_C| + ln|S| − Σ_k [Σ_C ln(s_C a_k) + ln(n h_k)]
+    ln|P_k|₊ = (n − K) ln(a_k + h_k) + (K − 1) ln h_k
+
+in O(n p³) for n tasks in K clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+from scipy.special import gammaln
+
+from ggmtl.evidence.hub import degrees_of_freedom, profiled_noise, task_inverses
+from ggmtl.evidence.strengths import StrengthEvidence, tune_strengths
+from ggmtl.statistics.least_squares import LeastSquares
+
+# Clusters are reported as cliques: those with more edges per task are left to sparser graphs. 60 tasks or fewer
+# always have less.
+_EDGES_PER_TASK = 30
+# Beside edges, hubs weaker than this share of the hub without edges are as good as none.
+HUB_SHARE = 0.03
+# Nats below the best after which no further numbers of clusters are tried.
+_PATIENCE = 30.0
+# How often tasks may move to the cluster that explains them best.
+_REASSIGNMENTS = 5
+
+
+@dataclass(frozen=True)
+class ClusterChoice:
+    """The clusters of highest penalised evidence.
+
+    Parameters
+    ----------
+    cluster : array of int, shape (n,)
+        Cluster of every task.
+    strength : float
+        c; every edge of a cluster of s tasks has the value c/s.
+    hub : array of shape (p,)
+        Strengths of the hub beside them.
+    value : float
+        f.
+    description : float
+        Nats that it takes to say which clusters.
+    coefficients : array of shape (n, p)
+        Models.
+    """
+
+    cluster: np.ndarray
+    strength: float
+    hub: np.ndarray
+    value: float
+    description: float
+    coefficients: np.ndarray
+
+    @property
+    def total(self) -> float:
+        """f and the description together: what the best clusters have least of."""
+        return self.value + self.description
+
+    def edges(self) -> tuple[np.ndarray, np.ndarray]:
+        """Pairs of tasks in one cluster, sorted, and their values c/s."""
+        members = np.split(np.argsort(self.cluster, kind="stable"), np.cumsum(np.bincount(self.cluster))[:-1])
+        cliques = [np.stack([part[k] for k in np.triu_indices(len(part), 1)], axis=1) for part in members]
+        edges = np.concatenate(cliques)
+        edges = edges[np.lexsort((edges[:, 1], edges[:, 0]))]
+        return edges, self.strength / np.bincount(self.cluster)[self.cluster[edges[:, 0]]]
+
+
+def cluster_evidence(
+    loss: LeastSquares,
+    cluster: np.ndarray,
+    strength: float,
+    hub: np.ndarray,
+    coupling: np.ndarray,
+    ridge: float = 1e-10,
+) -> StrengthEvidence:
+    """Value of f, its derivatives for the strengths, and the models.
+
+    Parameters
+    ----------
+    loss : LeastSquares
+        Losses of the tasks.
+    cluster : array of int, shape (n,)
+        Clusters 0 … K − 1; none may be empty.
+    strength : float
+        c > 0.
+    hub, coupling : arrays of shape (p,)
+        h > 0 and Λ > 0.
+    ridge : float
+        ρ; only there to determine what no row determines.
+    """
+    n, p = loss.moment.shape
+    size = np.bincount(cluster)
+    a = strength * coupling
+    inverse, log_det = task_inverses(loss.gram, a + hub + ridge)
+    inverses = _sum_by(inverse, cluster)
+    total = inverses.sum(axis=0)
+    # D⁻¹(G + ρI + h) = I − D⁻¹a, and so on: sums of inverses are all that is needed of the tasks.
+    gamma = _symmetric(size[:, None, None] * np.diag(a) - a[:, None] * inverses * a)
+    mixed = a[:, None] * inverses * hub
+    gamma_inverse = _symmetric(np.linalg.inv(gamma))
+    follow = np.matmul(gamma_inverse, mixed)
+    pooled = _symmetric(n * np.diag(hub) - hub[:, None] * total * hub - np.einsum("cab,cad->bd", mixed, follow))
+    pooled_inverse = _symmetric(np.linalg.inv(pooled))
+    # Means of the latent models.
+    alone = np.matmul(inverse, loss.moment[..., None])[..., 0]
+    pull = np.matmul(gamma_inverse, (a * _sum_by(alone, cluster))[..., None])[..., 0]
+    common = pooled_inverse @ (hub * alone.sum(axis=0) + np.einsum("cab,ca->b", mixed, pull))
+    centre = pull + follow @ common
+    coefficients = alone + np.matmul(inverse, (a * centre[cluster] + hub * common)[..., None])[..., 0]
+    # Variances about γ and μ: of D⁻¹ itself, of γ given μ, and of μ, on which w hangs as D⁻¹ times `hang`.
+    hang = np.diag(hub) + a[:, None] * follow
+    by_common = np.matmul(hang, pooled_inverse)
+    middle = a[:, None] * gamma_inverse * a + np.matmul(by_common, np.swapaxes(hang, 1, 2))
+    spread = np.einsum("nkk->k", inverse)
+    spread = spread + np.einsum("nka,nka->k", np.matmul(inverse, middle[cluster]), inverse)
+    followed = np.matmul(follow, pooled_inverse)
+    about_cluster = spread + np.einsum("c,ckk->k", size, gamma_inverse)
+    about_cluster += np.einsum("c,cka,cka->k", size, followed, follow)
+    about_cluster -= 2.0 * np.einsum("cka,cak->k", inverses, a[:, None] * gamma_inverse)
+    about_cluster -= 2.0 * np.einsum("ckb,ckb->k", np.matmul(inverses, by_common), follow)
+    about_hub = spread + n * np.diag(pooled_inverse) - 2.0 * np.einsum("cka,cak->k", inverses, by_common)
+    apart = ((coefficients - centre[cluster]) ** 2).sum(axis=0), ((coefficients - common) ** 2).sum(axis=0)
+    quadratic = 2 * loss.value(coefficients) + a @ apart[0] + hub @ apart[1] + ridge * float((coefficients**2).sum())
+    # The quadratic of A itself has γ and μ at their minima given w, as here.
+    quadratic, noise = profiled_noise(loss, quadratic)
+    log_det += float(np.linalg.slogdet(gamma)[1].sum() + np.linalg.slogdet(pooled)[1])
+    log_det -= p * np.log(size).sum() + len(size) * np.log(a).sum() + np.log(n * hub).sum()
+    log_prior = (n - len(size)) * np.log(a + hub).sum() + (len(size) - 1) * np.log(hub).sum()
+    value = 0.5 * (degrees_of_freedom(loss) * np.log(quadratic) + log_det - log_prior)
+    within_prior = (n - len(size)) / (a + hub)
+    for_cluster = 0.5 * (apart[0] / noise + about_cluster - len(size) / a - within_prior)
+    for_hub = 0.5 * (apart[1] / noise + about_hub - len(size) / hub - within_prior)
+    return StrengthEvidence(float(value), float(coupling @ for_cluster), for_hub, coefficients, noise)
+
+
+def search_clusters(
+    loss: LeastSquares,
+    distances: np.ndarray,
+    coupling: np.ndarray,
+    hub: np.ndarray,
+    label: np.ndarray,
+    *,
+    together: np.ndarray,
+    allowed: np.ndarray | None = None,
+    ridge: float = 1e-10,
+) -> ClusterChoice | None:
+    """The best cut of an average-linkage tree, its tasks then moved to the clusters that explain them best.
+
+    The search ends when more clusters have long ceased to pay.
+
+    Parameters
+    ----------
+    loss : LeastSquares
+    distances : array of shape (n, n)
+        Expected squared distances between models.
+    coupling, hub : arrays of shape (p,)
+        Λ, and the hub to start from.
+    label : array of int, shape (p,)
+        Coefficients that share a hub strength.
+    together : array of shape (r, 2)
+        Pairs that must share a cluster.
+    allowed : array of shape (m, 2), optional
+        The only pairs that may share a cluster; any pair by default.
+    """
+    strength, offset = 10.0 * float(np.median(hub)), HUB_SHARE * float(np.median(hub))
+
+    def fitted(cluster: np.ndarray, strength: float, hub: np.ndarray) -> ClusterChoice:
+        def evaluate(c: float, h: np.ndarray) -> StrengthEvidence:
+            return cluster_evidence(loss, cluster, c, h, coupling, ridge)
+
+        strength, hub, evidence = tune_strengths(evaluate, loss, strength, hub, label, offset)
+        description = cluster_description(loss.n_tasks, int(cluster.max()) + 1)
+        return ClusterChoice(cluster, strength, hub, evidence.value, description, evidence.coefficients)
+
+    best: ClusterChoice | None = None
+    for cluster in _cuts(distances, together, allowed):
+        choice = fitted(cluster, strength, hub)
+        strength, hub = choice.strength, choice.hub
+        if best is not None and choice.total > best.total + _PATIENCE:
+            break
+        if best is None or choice.total < best.total:
+            best = choice
+    if best is None or len(together) or allowed is not None:
+        return best
+    for _ in range(_REASSIGNMENTS):
+        choice = fitted(_reassigned(loss, best, coupling, ridge), best.strength, best.hub)
+        if choice.total > best.total - 1e-6:
+            break
+        best = choice
+    return best
+
+
+def _reassigned(loss: LeastSquares, choice: ClusterChoice, coupling: np.ndarray, ridge: float) -> np.ndarray:
+    """Every task in the cluster whose mean model γ explains its rows best, the task's own model integrated out.
+
+    The rows of task i say −½(γᵀSγ − 2γᵀs)/σ² with S = a − a D⁻¹ a, s = a D⁻¹ m and D = G + diag(a): a distance between
+    models in which a direction counts as much as the rows tell of it.
+    """
+    size = np.bincount(choice.cluster)
+    centres = _sum_by(choice.coefficients, choice.cluster) / size[:, None]
+    a = choice.strength * coupling
+    inverse = task_inverses(loss.gram, a + ridge)[0]
+    shrunk = np.diag(a) - a[:, None] * inverse * a
+    told = a * np.matmul(inverse, loss.moment[..., None])[..., 0]
+    misfit = np.einsum("ck,nkl,cl->nc", centres, shrunk, centres, optimize=True) - 2.0 * told @ centres.T
+    return np.unique(misfit.argmin(axis=1), return_inverse=True)[1].reshape(-1)
+
+
+def cluster_description(n_tasks: int, n_clusters: int) -> float:
+    """About ln of the number of ways to put tasks into clusters."""
+    return float(n_tasks * np.log(n_clusters) - gammaln(n_clusters + 1))
+
+
+def _cuts(distances: np.ndarray, together: np.ndarray, allowed: np.ndarray | None) -> Iterator[np.ndarray]:
+    """Cuts of the tree, few clusters first, that keep to `together` and `allowed` and have not too many edges."""
+    n = len(distances)
+    if n < 3:
+        return
+    tree = linkage(squareform(distances, checks=False), "average")
+    grid = np.unique(np.round(np.geomspace(2, max(n // 2, 2), 12)).astype(int))
+    for number in np.union1d(grid, np.arange(2, min(8, n // 2) + 1)):
+        cluster = np.unique(fcluster(tree, int(number), "maxclust"), return_inverse=True)[1].reshape(-1)
+        size = np.bincount(cluster)
+        n_edges = int((size * (size - 1) // 2).sum())
+        fits = 0 < n_edges <= _EDGES_PER_TASK * n and (cluster[together[:, 0]] == cluster[together[:, 1]]).all()
+        if fits and allowed is not None:
+            fits = int((cluster[allowed[:, 0]] == cluster[allowed[:, 1]]).sum()) == n_edges
+        if fits:
+            yield cluster
+
+
+def _sum_by(values: np.ndarray, cluster: np.ndarray) -> np.ndarray:
+    order = np.argsort(cluster, kind="stable")
+    return np.add.reduceat(values[order], np.searchsorted(cluster[order], np.arange(cluster.max() + 1)), axis=0)
+
+
+def _symmetric(matrices: np.ndarray) -> np.ndarray:
+    return 0.5 * (matrices + np.swapaxes(matrices, -1, -2))

@@ -1,0 +1,144 @@
+"""The squared loss of every task with its matrices on a torch device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ggmtl.evidence.gpu import hub as hub_on_device
+from ggmtl.evidence.hub import HubEvidence, hub_evidence
+from ggmtl.solve.gpu.blocks import inverse_and_log_determinant, shifted
+from ggmtl.solve.gpu.products import block_product, chunks
+from ggmtl.solve.gpu.system import TensorLoss
+from ggmtl.statistics.least_squares import LeastSquares
+
+
+@dataclass(frozen=True)
+class DeviceLoss:
+    """½ Σ_i ‖X_i w_i − y_i‖², as :class:`ggmtl.statistics.LeastSquares`: NumPy in, NumPy out.
+
+    Parameters
+    ----------
+    tensors : TensorLoss
+        The matrices in float32 or float64, everything else in float64.
+    """
+
+    tensors: TensorLoss
+
+    @classmethod
+    def of(cls, loss: LeastSquares, device: torch.device | str, dtype: torch.dtype = torch.float64) -> DeviceLoss:
+        """Copy a loss to a device, its matrices in `dtype`."""
+        return cls(TensorLoss.of(loss, device, dtype))
+
+    @property
+    def n_tasks(self) -> int:
+        """Number of tasks."""
+        return len(self.tensors.gram)
+
+    @property
+    def n_features(self) -> int:
+        """Number of coefficients of a task."""
+        return self.tensors.gram.shape[-1]
+
+    @property
+    def moment(self) -> Tensor:
+        """m, on the device, shape (n, p)."""
+        return self.tensors.moment
+
+    @cached_property
+    def target_square(self) -> np.ndarray:
+        """t, shape (n,)."""
+        return host(self.tensors.target_square)
+
+    @cached_property
+    def count(self) -> np.ndarray:
+        """Rows of each task, shape (n,)."""
+        return host(self.tensors.count)
+
+    @property
+    def resolution(self) -> Tensor:
+        """Eigenvalues of the G_i that rounding cannot tell from zero, shape (n,)."""
+        gram = self.tensors.gram
+        trace = gram.diagonal(dim1=1, dim2=2).sum(1, dtype=torch.float64)
+        return 4.0 * torch.finfo(gram.dtype).eps * trace
+
+    def there(self, values: np.ndarray) -> Tensor:
+        """A float64 copy on the device."""
+        return torch.as_tensor(values).to(self.tensors.gram.device, torch.float64)
+
+    def of_tasks(self, tasks: np.ndarray) -> LeastSquares:
+        """The loss of some tasks, in NumPy arrays."""
+        chosen = torch.as_tensor(tasks).to(self.tensors.gram.device)
+        loss = self.tensors
+        parts = (loss.gram[chosen].double(), loss.moment[chosen], loss.target_square[chosen], loss.count[chosen])
+        return LeastSquares(*map(host, parts))
+
+    def scaled(self, unit: np.ndarray) -> DeviceLoss:
+        """The same loss as a function of coefficients times `unit`."""
+        loss, scale = self.tensors, self.there(unit)
+        gram = loss.gram / torch.outer(scale, scale).to(loss.gram.dtype)
+        return DeviceLoss(TensorLoss(gram, loss.moment / scale, loss.target_square, loss.count))
+
+    def pooled(self) -> tuple[np.ndarray, np.ndarray]:
+        """Σ_i G_i and Σ_i m_i, shapes (p, p) and (p,)."""
+        gram = self.tensors.gram
+        total = gram.new_zeros(gram.shape[1:], dtype=torch.float64)
+        for rows in chunks(len(gram), gram[:1].numel()):
+            total += gram[rows].sum(0, dtype=torch.float64)
+        return host(total), host(self.moment.sum(0))
+
+    def alone(self, ridge: np.ndarray) -> np.ndarray:
+        """The minimum of every task by itself, with ridges of shape (n, p); of several minima the shortest."""
+        loss, shift = self.tensors, self.there(ridge)
+        if loss.gram.dtype != torch.float64:
+            shift += self.resolution.unsqueeze(1)
+        models = torch.empty_like(loss.moment)
+        for rows in chunks(self.n_tasks, 6 * self.n_features**2):
+            blocks = shifted(loss.gram[rows], shift[rows])
+            inverse, log_determinant = inverse_and_log_determinant(blocks)
+            singular = ~torch.isfinite(log_determinant)
+            if bool(singular.any()):
+                inverse[singular] = torch.linalg.pinv(blocks[singular], hermitian=True)
+            models[rows] = block_product(inverse, loss.moment[rows])
+        return host(models)
+
+    def joined(self, others: Sequence[DeviceLoss]) -> DeviceLoss:
+        """The loss over these rows and those of the others."""
+        names = ("gram", "moment", "target_square", "count")
+        parts = [getattr(self.tensors, name).clone() for name in names]
+        for loss in others:
+            for part, name in zip(parts, names):
+                part += getattr(loss.tensors, name)
+        return DeviceLoss(TensorLoss(*parts))
+
+    def absorb(self, other: DeviceLoss) -> DeviceLoss:
+        """The loss over these rows and those of another, in place of this one."""
+        for name in ("gram", "moment", "target_square", "count"):
+            getattr(self.tensors, name).add_(getattr(other.tensors, name))
+        return DeviceLoss(self.tensors)
+
+    def task_values(self, coefficients: np.ndarray) -> np.ndarray:
+        """½‖X_i w_i − y_i‖² of every task, shape (n,)."""
+        return host(self.tensors.task_values(self.there(coefficients)))
+
+    def value(self, coefficients: np.ndarray) -> float:
+        """½ Σ_i ‖X_i w_i − y_i‖²."""
+        return float(self.tensors.task_values(self.there(coefficients)).sum())
+
+
+def host(values: Tensor) -> np.ndarray:
+    """Numbers of a tensor as an array."""
+    return values.cpu().numpy()
+
+
+@hub_evidence.register(DeviceLoss)
+def _(loss: DeviceLoss, hub: np.ndarray, ridge: float = 1e-10) -> HubEvidence:
+    """The evidence of a hub, computed on the device in float64."""
+    found = hub_on_device.hub_evidence(loss.tensors, loss.there(hub), ridge)
+    gradient, expected = host(found.gradient), host(found.expected_square)
+    return HubEvidence(found.value, gradient, expected, host(found.coefficients), host(found.common), found.noise)

@@ -1,0 +1,140 @@
+"""Evidence of the strength of the hub alone: REML of a mixed model with diagonal random coefficients.
+
+With h > 0 and no edges, A = blockdiag(D_i) − 11ᵀ/n ⊗ diag(h), D_i = G_i + diag(h) + ρI. Write
+K_i = D_i⁻¹(G_i + ρI) and M_i = diag(h) K_i, what task i says about the common model μ. Then, with N rows and
+p coefficients,
+
+    f(h)     = ½(N − p) ln Q + ½ Σ_i ln|D_i| + ½ ln|Σ_i M_i| − ½ n Σ_k ln h_k − ½ p ln n
+    ∂f/∂h_k  = ½ Σ_i [ (w_i − μ)_k²/σ² + (D_i⁻¹)_kk + (K_i (ΣM)⁻¹ K_iᵀ)_kk ] − ½ n/h_k ,    σ² = Q/(N − p)
+
+in O(n p³), for any number of tasks; tasks without rows, or with fewer rows than coefficients, are welcome.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import singledispatch
+
+import numpy as np
+
+from ggmtl import kernels
+from ggmtl.solve.components import said_by
+from ggmtl.statistics.least_squares import LeastSquares
+
+# So many numbers are held at a time; of inverses more, because those that are not held are computed twice.
+_CHUNK_NUMBERS, _INVERSE_NUMBERS = 1 << 19, 1 << 20
+# A difference of so small a share of its terms is taken for rounding.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class HubEvidence:
+    """Evidence of a hub's strengths.
+
+    Parameters
+    ----------
+    value : float
+        f, the negative log evidence up to a constant of the data.
+    gradient : array of shape (p,)
+        ∂f/∂h.
+    expected_square : array of shape (p,)
+        E Σ_i (w_i − μ)_k²/σ² under the posterior; n/expected_square is the EM step for h.
+    coefficients : array of shape (n, p)
+        Models.
+    common : array of shape (p,)
+        μ, the common model.
+    noise : float
+        σ².
+    """
+
+    value: float
+    gradient: np.ndarray
+    expected_square: np.ndarray
+    coefficients: np.ndarray
+    common: np.ndarray
+    noise: float
+
+
+def degrees_of_freedom(loss: LeastSquares) -> float:
+    """N − p: rows less the coefficients of the common model, on which the prior is flat; at least one."""
+    return max(float(loss.count.sum()) - loss.n_features, 1.0)
+
+
+def profiled_noise(loss: LeastSquares, quadratic: float) -> tuple[float, float]:
+    """Q, kept above rounding, and σ² = Q/(N − p)."""
+    # The target is in scaled units; one that is constant, and so all zero, still has a scale of one.
+    floor = 1e-14 * (float(loss.target_square.sum()) or 1.0) + np.finfo(float).tiny
+    quadratic = max(quadratic, floor)
+    return quadratic, quadratic / degrees_of_freedom(loss)
+
+
+@singledispatch
+def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> HubEvidence:
+    """Value and gradient of f(h), exact at any number of tasks.
+
+    Parameters
+    ----------
+    loss : LeastSquares
+        Losses of the tasks.
+    hub : array of shape (p,)
+        h > 0.
+    ridge : float
+        ρ; only there to determine what no row determines.
+
+    A loss that lives elsewhere than in NumPy arrays registers its own form.
+    """
+    n, p = loss.moment.shape
+    hub = np.asarray(hub, dtype=float)
+    total, right, log_det = np.zeros((p, p)), np.zeros(p), 0.0
+    parts = chunks(n, p * p, _INVERSE_NUMBERS)
+    for rows in parts:
+        inverse, chunk_log_det = task_inverses(loss.gram[rows], hub + ridge)
+        log_det += chunk_log_det
+        total += inverse.sum(axis=0)
+        right += hub * np.matmul(inverse, loss.moment[rows, :, None]).sum(axis=0)[:, 0]
+    # K_i = I − D_i⁻¹ diag(h): sums of inverses are all that is needed of the tasks.
+    pooled = n * np.diag(hub) - hub[:, None] * total * hub
+    if (np.diag(pooled) <= _ROUNDING * n * hub).any():
+        pooled = _said_in_all(loss.gram, hub, ridge, parts)
+    pooled = 0.5 * (pooled + pooled.T)
+    spread = np.linalg.inv(pooled)
+    common = spread @ right
+    coefficients, pulled = np.empty((n, p)), hub[:, None] * spread * hub
+    variance = np.diag(total) + n * np.diag(spread) - 2.0 * np.einsum("ka,a,ak->k", total, hub, spread)
+    for rows in parts:
+        if len(parts) > 1:  # A single chunk is still at hand.
+            inverse, _ = task_inverses(loss.gram[rows], hub + ridge)
+        coefficients[rows] = np.matmul(inverse, (loss.moment[rows] + hub * common)[..., None])[..., 0]
+        # One product of all tasks' rows with a p × p matrix.
+        variance += np.einsum("nka,nka->k", (inverse.reshape(-1, p) @ pulled).reshape(inverse.shape), inverse)
+    deviation = ((coefficients - common) ** 2).sum(axis=0)
+    quadratic = 2 * loss.value(coefficients) + hub @ deviation + ridge * float((coefficients**2).sum())
+    quadratic, noise = profiled_noise(loss, quadratic)
+    expected = deviation / noise + variance
+    value = 0.5 * (
+        degrees_of_freedom(loss) * np.log(quadratic)
+        + log_det
+        + np.linalg.slogdet(pooled)[1]
+        - n * np.log(hub).sum()
+        - p * np.log(n)
+    )
+    return HubEvidence(float(value), 0.5 * (expected - n / hub), expected, coefficients, common, noise)
+
+
+def _said_in_all(gram: np.ndarray, hub: np.ndarray, ridge: float, parts: list[slice]) -> np.ndarray:
+    """Σ_i (G_i + ρ)D_i⁻¹ diag(h), shape (p, p): where nh − hΣD_i⁻¹h is all rounding, as of a constant feature."""
+    own = np.full(gram.shape[:2], ridge)
+    return sum(said_by(gram[rows], own[rows], task_inverses(gram[rows], hub + ridge)[0]) for rows in parts) * hub
+
+
+def chunks(n: int, numbers: int, at_a_time: int = _CHUNK_NUMBERS) -> list[slice]:
+    """Consecutive ones of n things, of so many numbers each, that are held at a time."""
+    step = max(1, at_a_time // numbers)
+    return [slice(first, min(first + step, n)) for first in range(0, n, step)]
+
+
+def task_inverses(gram: np.ndarray, strength: np.ndarray) -> tuple[np.ndarray, float]:
+    """Inverses and summed log-determinants of G_i + diag(h)."""
+    # A Cholesky factor is as accurate as that of the same matrix scaled to a diagonal of ones, so any h is safe.
+    inverse, log_det = kernels.inverse_blocks(gram, np.broadcast_to(strength, gram.shape[:2]))
+    return inverse, float(log_det.sum())

@@ -1,0 +1,160 @@
+"""The problem in coordinates in which the hub draws all slopes alike.
+
+Λ_k ∝ h_k then reads Λ = 1: what is shared by all is shared by neighbours too, in the same proportion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+from ggmtl.bilevel.level import GraphFit, Settings
+from ggmtl.evidence.edge_steps import spread_over_edges
+from ggmtl.evidence.sampled_edges import Neighbours
+from ggmtl.evidence.strengths import group_labels
+from ggmtl.graph.candidates import CandidateEdges
+from ggmtl.statistics.least_squares import LeastSquares
+
+# Numbers in the models of all tasks beyond which these stand in an order that follows the graph.
+VAST_NUMBERS = 1 << 18
+
+
+@dataclass(frozen=True)
+class ScaledProblem:
+    """Losses and hub as functions of coefficients times `unit`.
+
+    Parameters
+    ----------
+    loss : LeastSquares
+    hub : array of shape (p,)
+        Strengths of the best hub without edges.
+    unit : array of shape (p,)
+    groups : array of int, shape (p,)
+        Zero for slopes, one for the intercept.
+    order : array of int, shape (n,), optional
+        Tasks in the order in which they stand in `loss`.
+    """
+
+    loss: LeastSquares
+    hub: np.ndarray
+    unit: np.ndarray
+    groups: np.ndarray
+    order: np.ndarray | None = None
+
+    @classmethod
+    def of(
+        cls, loss: LeastSquares, settings: Settings, hub: GraphFit, order: np.ndarray | None = None
+    ) -> ScaledProblem:
+        """Scale by the hub's strengths relative to the geometric mean of the slopes'."""
+        slopes = settings.slopes
+        typical = float(np.exp(np.log(hub.hub[slopes]).mean())) if slopes.any() else 1.0
+        unit = np.where(slopes, np.sqrt(hub.hub / typical), 1.0)
+        # Exactly equal strengths: coordinates that share one share what is computed from it.
+        return cls(_scaled(loss, unit, order), np.where(slopes, typical, hub.hub), unit, np.where(slopes, 0, 1), order)
+
+    @classmethod
+    def beside(cls, loss: LeastSquares, fit: GraphFit) -> ScaledProblem:
+        """In the coordinates in which Λ = 1 along the edges of a fit, its tasks near one another."""
+        unit, order = np.sqrt(fit.coupling / fit.coupling.max()), order_of(loss, fit.edges)
+        groups = np.zeros(len(unit), dtype=np.int64)
+        return cls(_scaled(loss, unit, order), fit.hub / unit**2, unit, groups, order)
+
+    def first_neighbours(self, candidates: CandidateEdges) -> Neighbours:
+        """Equal edges that take over most of what the hub did to the slopes."""
+        label = group_labels(self.groups, self.loss.n_features)
+        values, hub = spread_over_edges(self.hub, label, len(candidates.edges), self.loss.n_tasks)
+        models = np.zeros((self.loss.n_tasks, self.loss.n_features))
+        edges, place = self._inside(candidates.edges)
+        return Neighbours(edges, values, candidates.fixed[place], hub, np.zeros(len(values)), models)
+
+    def neighbours_of(self, fit: GraphFit) -> Neighbours:
+        """What a fit with the same scaled hub has learned."""
+        values = fit.edge_values * fit.coupling[0] / self.unit[0] ** 2
+        fixed, leverage = np.zeros(len(values), dtype=bool), np.zeros(len(values))
+        edges, place = self._inside(fit.edges)
+        models = fit.coefficients if self.order is None else fit.coefficients[self.order]
+        return Neighbours(edges, values[place], fixed, fit.hub / self.unit**2, leverage, models * self.unit)
+
+    def outside(self, coefficients: np.ndarray) -> np.ndarray:
+        """Models in the coordinates of the design and the order of the tasks."""
+        models = coefficients / self.unit
+        if self.order is None:
+            return models
+        out = np.empty_like(models)
+        out[self.order] = models
+        return out
+
+    def _inside(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray | slice]:
+        """Edges between tasks as they stand in `loss`, and the place where each of them was before."""
+        if self.order is None:
+            return edges, slice(None)
+        position = np.empty_like(self.order)
+        position[self.order] = np.arange(len(position))
+        return in_order(position[edges])
+
+    def as_fit(
+        self,
+        edges: np.ndarray,
+        values: np.ndarray,
+        hub: np.ndarray,
+        coefficients: np.ndarray,
+        *,
+        value: float,
+        outcome: dict[str, Any],
+        reported: np.ndarray,
+        supported: bool = False,
+    ) -> GraphFit:
+        """Back to the coordinates of the design, with λ the strength of the strongest edge."""
+        present = np.flatnonzero(values > 1e-6 * values.max(initial=0.0))
+        strongest = float(values.max(initial=0.0)) or 1.0
+        edges = edges[present]
+        if self.order is not None:
+            edges, place = in_order(self.order[edges])
+            present = present[place]
+        return GraphFit(
+            "graph",
+            edges,
+            values[present] / strongest,
+            strongest * self.unit**2,
+            hub * self.unit**2,
+            self.outside(coefficients),
+            value,
+            reported_weights=reported[present],
+            supported=supported,
+            **outcome,
+        )
+
+
+def _scaled(loss: LeastSquares, unit: np.ndarray, order: np.ndarray | None) -> LeastSquares:
+    # A loss on a device has one order only.
+    return loss.scaled(unit) if order is None else loss.scaled(unit, order)
+
+
+def is_vast(n_tasks: int, n_features: int) -> bool:
+    """Whether the models of all tasks together overflow the caches."""
+    return n_tasks * n_features >= VAST_NUMBERS
+
+
+def order_of(loss: LeastSquares, edges: np.ndarray) -> np.ndarray | None:
+    """Where to put very many tasks: side by side with their neighbours. A loss on a device is left as it lies."""
+    if not is_vast(loss.n_tasks, loss.n_features) or not isinstance(loss, LeastSquares):
+        return None
+    return near_in_memory(edges, loss.n_tasks)
+
+
+def near_in_memory(edges: np.ndarray, n: int) -> np.ndarray:
+    """An order in which neighbours stand near one another, so that caches serve products with the graph."""
+    i, j = edges.T
+    links = sparse.csr_matrix((np.ones(len(i), np.int8), (i, j)), shape=(n, n))
+    return reverse_cuthill_mckee((links + links.T).tocsr(), symmetric_mode=True).astype(np.int64)
+
+
+def in_order(edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The edges with the smaller position first, sorted, and the place where each of them was before."""
+    edges = np.sort(edges, axis=1)
+    place = np.lexsort(edges.T[::-1])
+    return edges[place], place

@@ -1,0 +1,176 @@
+"""The graph of highest evidence beside a hub.
+
+Where the whole system fits a dense factor, graphs compete by exact evidence less the length of their description (hub
+alone, a list of edges, clusters). Beyond, edges follow from sampled evidence (:mod:`ggmtl.evidence.sampled_search`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ggmtl.bilevel.level import GraphFit, Settings
+from ggmtl.evidence.dense import EvidenceModel
+from ggmtl.evidence.edge_steps import STEPS, EvidenceResult, learn_edges
+from ggmtl.evidence.sampled_edges import RENEWED, ROUNDS, Propose
+from ggmtl.evidence.sampled_search import WARM_ROUNDS, clusters_are_sought, clusters_of_many, learn_by_samples
+from ggmtl.evidence.scaled_problem import ScaledProblem, order_of
+from ggmtl.evidence.selection import GraphChoice, ranked_list, select_graph
+from ggmtl.graph.candidates import KNN, CandidateEdges, Candidates, Complete
+from ggmtl.runtime.journal import Journal
+from ggmtl.solve.solvers import prepare
+from ggmtl.statistics.least_squares import LeastSquares
+
+# Largest n·p for which graphs are compared by exact evidence.
+EXACT_SIZE = 640
+# Nats by which a graph must beat the hub, its description paid, to be believed without a vote: odds of twenty to one.
+_MARGIN = 3.0
+# Edges per task of the sparser graphs along the path.
+_PER_TASK = (0.5, 1.0, 2.0)
+# Steps end when one gains less than this many nats, in units of the tolerance of the fit: 0.1 by default.
+_NATS = 1e4
+
+
+def learn_by_evidence(
+    loss: LeastSquares,
+    settings: Settings,
+    propose: Propose,
+    hub: GraphFit,
+    seed: int = 0,
+    journal: Journal | None = None,
+    start: GraphFit | None = None,
+) -> list[GraphFit]:
+    """Graphs of rising density, the one of highest evidence last; fixed candidates are always in that one.
+
+    Where evidence is exact, the sparser ones are the edges of largest leverage, half, one and two per task. Where it
+    is sampled, clusters come before the last graph (or the hub alone in their place).
+
+    Parameters
+    ----------
+    loss : LeastSquares
+        All rows given.
+    settings : Settings
+    propose : callable
+        ``propose(models, edges=None, order=None)``: candidates for models, `edges` being the ones before, of tasks in
+        another order where one is given. It is asked again as the models get better, where evidence is sampled.
+    hub : GraphFit
+        The best hub without edges.
+    seed : int
+        Of the samples.
+    journal : Journal, optional
+        Where the steps are recorded, and taken up again. Its note ``"graphs"`` makes the graph of the last step.
+    start : GraphFit, optional
+        The last graph of most of the rows of very many tasks, beside a hub of the same strength.
+    """
+    journal = journal or Journal()
+    nothing = GraphFit("graph", hub.edges, hub.edge_values, hub.coupling, hub.hub, hub.coefficients, hub.value)
+    candidates = propose(hub.coefficients) if start is None else CandidateEdges(start.edges, start.edge_values < 0)
+    if not len(candidates.edges):
+        return [nothing]
+    rule = settings.candidates
+    # Rules that name single tasks look them up in their own order.
+    order = None if len(rule.must_link) or len(rule.forbid) else order_of(loss, candidates.edges)
+    problem = ScaledProblem.of(loss, settings, hub, order)
+    any_pair = _any_pair(settings.candidates)
+    if loss.n_tasks * loss.n_features <= EXACT_SIZE:
+        return _by_exact_evidence(problem, settings, candidates, nothing, any_pair, journal)
+    first = problem.first_neighbours(candidates) if start is None else problem.neighbours_of(start)
+    rounds = min(settings.max_iter, ROUNDS if start is None else WARM_ROUNDS)
+    renewed = (RENEWED if start is None else 1) if settings.candidates.uses_models else 0
+
+    def again(models: np.ndarray, edges: np.ndarray) -> CandidateEdges:
+        return propose(models / problem.unit, edges, problem.order)
+
+    dense, graphs = learn_by_samples(problem, first, again, rounds, renewed, seed, journal)
+    if not clusters_are_sought(loss.n_tasks, loss.n_features):
+        return graphs
+    clusters = clusters_of_many(problem, dense, any_pair)
+    if clusters is None:
+        return [*graphs[:-1], nothing, graphs[-1]]
+    outcome = {key: getattr(graphs[-1], key) for key in ("iterations", "status", "certificate", "history")}
+    chosen = _chosen(problem, clusters, outcome, nothing, supported=clusters.score > _MARGIN)
+    return [*graphs[:-1], chosen, graphs[-1]]
+
+
+def _by_exact_evidence(
+    problem: ScaledProblem,
+    settings: Settings,
+    candidates: CandidateEdges,
+    nothing: GraphFit,
+    any_pair: bool,
+    journal: Journal,
+) -> list[GraphFit]:
+    groups, fixed = problem.groups, candidates.fixed
+    model = EvidenceModel(problem.loss, candidates.edges, np.ones(len(problem.unit)), problem.hub)
+    journal.note("graphs", partial(_graph_so_far, journal, model, fixed, problem))
+    learned = learn_edges(
+        model.loss,
+        model.edges,
+        model.hub,
+        groups=groups,
+        tol=_NATS * settings.tol,
+        max_iter=min(settings.max_iter, STEPS),
+        journal=journal,
+    )
+    outcome = _outcome(learned)
+    choice = select_graph(model, learned, groups, fixed=fixed, any_pair=any_pair)
+    sizes = [max(1, int(share * model.loss.n_tasks)) for share in _PER_TASK]
+    likely = choice.probabilities
+    sparser = [ranked_list(model, learned, min(size, len(model.edges)), groups, probabilities=likely) for size in sizes]
+    if choice.kind == "hub":
+        last = replace(nothing, **outcome)
+    else:
+        supported = choice.score > _MARGIN or bool(fixed.any())
+        last = _chosen(problem, choice, outcome, nothing, supported=supported)
+    return [*(_chosen(problem, choice, outcome, nothing) for choice in sparser), last]
+
+
+def _chosen(
+    problem: ScaledProblem, choice: GraphChoice, outcome: dict[str, Any], nothing: GraphFit, supported: bool = False
+) -> GraphFit:
+    return problem.as_fit(
+        choice.edges,
+        choice.edge_values,
+        choice.hub,
+        choice.coefficients,
+        value=nothing.value - choice.score,
+        outcome=outcome,
+        reported=choice.selected.astype(float),
+        supported=supported,
+    )
+
+
+def _outcome(learned: EvidenceResult) -> dict[str, Any]:
+    """How the steps ended: what a fit says of its outer problem, the gain of the last step as its certificate."""
+    steps = np.diff(learned.history[-2:], prepend=0.0)
+    return {
+        "iterations": len(learned.history),
+        "status": learned.status,
+        "certificate": float(abs(steps[-1])) if len(steps) else 0.0,
+        "history": learned.criterion(),
+    }
+
+
+def _graph_so_far(journal: Journal, model: EvidenceModel, fixed: np.ndarray, problem: ScaledProblem) -> list[GraphFit]:
+    """The edge values of the last step, nothing where there was none."""
+    learned = journal.noted("edges")
+    if learned is None:
+        return []
+    values = np.where(fixed, np.maximum(learned.edge_values, np.median(learned.edge_values)), learned.edge_values)
+    system = EvidenceModel(model.loss, model.edges, model.coupling, learned.hub).system(values)
+    start = learned.evidence.coefficients
+    coefficients = prepare(system).solve(model.loss.moment, start=start, tol=1e-9).require(1e-6).value
+    told = np.where(fixed | (learned.leverage > 0.1), np.maximum(learned.leverage, fixed), 0.0)
+    outcome = _outcome(learned)
+    fit = problem.as_fit(
+        model.edges, values, learned.hub, coefficients, value=learned.evidence.value, outcome=outcome, reported=told
+    )
+    return [fit]
+
+
+def _any_pair(rule: Candidates) -> bool:
+    """Whether clusters may join any two tasks: neighbours only say where to look, other rules say what may be."""
+    return isinstance(rule, (KNN, Complete)) and not len(rule.forbid)

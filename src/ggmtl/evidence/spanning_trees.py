@@ -1,0 +1,265 @@
+"""How likely every edge is: averages over all trees that join the tasks and the hub, the models integrated out.
+
+The best list of edges is one of many that are about as good. A tree T over the n tasks and the hub links every task to
+a task (strength c) or to the common model (strength h); so it may also leave tasks alone or fall into parts. Its prior
+precision has the determinant Π_links s, whatever the tree. Where task i says w_i ~ N(ŵ_i, σ²/g_i) in each of p
+coordinates, with A_T = diag(g) + Σ_links s (e_x − e_y)(e_x − e_y)ᵀ and b = g ŵ,
+
+    p(T | data) ∝ Π_links s^{p/2} · |A_T|^{−p/2} · exp(½ Σ_k b_kᵀ A_T⁻¹ b_k / σ²) .
+
+When a link is cut, joining the two parts by x–y instead multiplies this, with R = (e_x − e_y)ᵀA⁻¹(e_x − e_y) and
+u = w_x − w_y of the cut tree, by
+
+    [s/(1 + sR)]^{p/2} · exp(−½ s‖u‖²/(1 + sR)/σ²) :
+
+a Gibbs step that weighs all pairs at once with n × n matrices only. The probabilities of an edge, given the rest of the
+tree, average to its probability.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import minimum_spanning_tree
+
+from ggmtl.evidence.dense import EvidenceModel, inner_quadratic
+from ggmtl.evidence.hub import profiled_noise
+from ggmtl.solve.solvers import prepare
+from ggmtl.statistics.least_squares import LeastSquares
+
+# Links drawn: as seen from the models given, then from those of all likely edges.
+_ROUNDS = (500, 1500)
+# Share of the links drawn that only forgets the start.
+_FORGET = 0.2
+# Strengths c are drawn among these multiples of the first.
+_STRENGTHS = 2.0 ** np.arange(-2.0, 4.5, 0.5)
+# Rows, beside a task's, that the common model is worth by itself.
+_HUB_SHARE = 0.01
+# A task feels its neighbours with about this multiple of the strength of one link.
+_NEIGHBOURS = 3.0
+
+
+@dataclass(frozen=True)
+class Messages:
+    """What every task says about its model, the same in all coordinates: ŵ ~ N(w, σ²/g).
+
+    Parameters
+    ----------
+    weight : array of shape (n,)
+        g.
+    location : array of shape (n, p)
+        ŵ.
+    noise : float
+        σ².
+    """
+
+    weight: np.ndarray
+    location: np.ndarray
+    noise: float
+
+
+def average_over_trees(
+    model: EvidenceModel, coefficients: np.ndarray, edge_values: np.ndarray, likely: np.ndarray, main: np.ndarray
+) -> np.ndarray:
+    """Probability of every edge of the model, the tasks seen from the given models, then from those of likely edges.
+
+    Parameters
+    ----------
+    model : EvidenceModel
+        Losses, the edges that are possible, and the hub beside edges.
+    coefficients, edge_values : arrays of shape (n, p) and (m,)
+        Models and edges of a good graph.
+    likely : array of shape (m,)
+        Scores of the edges: the first tree has the best of those above zero.
+    main : array of bool, shape (p,)
+        Coefficients that share one hub strength; the others are taken as known.
+    """
+    _, noise = profiled_noise(model.loss, inner_quadratic(model, edge_values, coefficients))
+    # All edges together are worth n links.
+    strength, hub = float(edge_values.sum()) / len(coefficients), float(np.median(model.hub[main]))
+    for links in _ROUNDS:
+        messages = task_messages(_main_part(model.loss, coefficients, main), coefficients[:, main], strength, noise)
+        likely = edge_probabilities(messages, model.edges, strength, hub, likely, links=links)
+        system = model.system(strength * likely)
+        coefficients = prepare(system).solve(model.loss.moment, start=coefficients, tol=1e-6).require(1e-3).value
+    return likely
+
+
+def task_messages(loss: LeastSquares, coefficients: np.ndarray, strength: float, noise: float) -> Messages:
+    """The losses of the tasks as seen from models near `coefficients`, in a prior of precision τ ∝ `strength`.
+
+    g has the shrinkage of G on average, g/(g + τ) = tr[G(G + τI)⁻¹]/p, and ŵ gives the same posterior mean.
+    """
+    p = coefficients.shape[1]
+    prior = _NEIGHBOURS * strength
+    inverse = np.linalg.inv(loss.gram + prior * np.eye(p))
+    shrinkage = np.clip(1.0 - prior * np.einsum("nkk->n", inverse) / p, 1e-9, 1.0 - 1e-9)
+    weight = prior * shrinkage / (1.0 - shrinkage)
+    step = -np.matmul(inverse, loss.gradient(coefficients)[..., None])[..., 0]
+    return Messages(weight, coefficients + step / shrinkage[:, None], noise)
+
+
+def edge_probabilities(
+    messages: Messages,
+    edges: np.ndarray,
+    strength: float,
+    hub: float,
+    likely: np.ndarray,
+    *,
+    links: int = 1500,
+    seed: int = 0,
+) -> np.ndarray:
+    """Probability of every edge, shape (m,).
+
+    Parameters
+    ----------
+    messages : Messages
+    edges : array of shape (m, 2)
+        Pairs that may be linked.
+    strength, hub : float
+        c to start from, and h.
+    likely : array of shape (m,)
+        Scores of the edges, zero for unlikely ones; the first tree has the best of them.
+    links : int
+        How many links are drawn, every one of a tree as often.
+    seed : int
+    """
+    chain = _Chain(messages, edges, strength, hub, likely, seed)
+    sweeps = max(links // len(messages.weight), 5)
+    total, kept = np.zeros((chain.size, chain.size)), 0
+    for sweep in range(sweeps):
+        found = chain.sweep()
+        if sweep >= _FORGET * sweeps:
+            total, kept = total + found, kept + 1
+    i, j = edges.T
+    return np.clip((total + total.T)[i, j] / kept, 0.0, 1.0)
+
+
+def _main_part(loss: LeastSquares, coefficients: np.ndarray, main: np.ndarray) -> LeastSquares:
+    """The loss as a function of the main coefficients, the others given; without its constant."""
+    rest = np.einsum("nab,nb->na", loss.gram[:, main][:, :, ~main], coefficients[:, ~main])
+    gram = loss.gram[:, main][:, :, main]
+    return LeastSquares(gram, loss.moment[:, main] - rest, loss.target_square, loss.count)
+
+
+class _Chain:
+    """The present tree, its strength, and A⁻¹ and the models under it; node n is the hub."""
+
+    def __init__(
+        self, messages: Messages, edges: np.ndarray, strength: float, hub: float, likely: np.ndarray, seed: int
+    ):
+        n, self.width = messages.location.shape
+        self.size, self.noise, self.hub, self.strength = n + 1, messages.noise, hub, strength
+        self.random = np.random.default_rng(seed)
+        self.multiples = strength * _STRENGTHS
+        self.weight = np.append(messages.weight, _HUB_SHARE * messages.weight.mean())
+        centred = np.vstack([messages.location - messages.location.mean(axis=0), np.zeros(self.width)])
+        self.right = self.weight[:, None] * centred
+        self.allowed = np.zeros((self.size, self.size), dtype=bool)
+        self.allowed[tuple(edges.T)] = True
+        self.allowed[:n, n] = True
+        self.allowed |= self.allowed.T
+        self.links = _first_tree(edges, likely, n)
+        self.neighbours: list[set[int]] = [set() for _ in range(self.size)]
+        for x, y in self.links:
+            self.neighbours[x].add(y)
+            self.neighbours[y].add(x)
+
+    def sweep(self) -> np.ndarray:
+        """Draw the strength and every link anew; the probabilities of all pairs on the way, shape (n + 1, n + 1)."""
+        self._draw_strength()
+        inverse = np.linalg.inv(np.diag(self.weight) + self._laplacian(self.strength))
+        models = inverse @ self.right
+        probabilities = np.zeros((self.size, self.size))
+        for number in self.random.permutation(len(self.links)):
+            x, y = self.links[number]
+            inverse, models = self._change(inverse, models, x, y, -1.0)
+            side = self._cut(x, y)
+            near, far = np.flatnonzero(side), np.flatnonzero(~side)
+            block = self._pair_probabilities(inverse, models, near, far)
+            probabilities[np.ix_(near, far)] += block
+            pick = min(int(np.searchsorted(block.cumsum(), self.random.uniform())), block.size - 1)
+            x, y = int(near[pick // len(far)]), int(far[pick % len(far)])
+            self.links[number] = x, y
+            self.neighbours[x].add(y)
+            self.neighbours[y].add(x)
+            inverse, models = self._change(inverse, models, x, y, 1.0)
+        return probabilities
+
+    def _link_strength(self, x: int, y: int) -> float:
+        return self.hub if self.size - 1 in (x, y) else self.strength
+
+    def _change(
+        self, inverse: np.ndarray, models: np.ndarray, x: int, y: int, sign: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """A⁻¹ and the models when the link x–y comes (+1) or goes (−1)."""
+        change = sign * self._link_strength(x, y)
+        column = inverse[:, x] - inverse[:, y]
+        column_scaled = column * (change / (1.0 + change * (column[x] - column[y])))
+        return inverse - np.outer(column_scaled, column), models - np.outer(column_scaled, models[x] - models[y])
+
+    def _cut(self, x: int, y: int) -> np.ndarray:
+        """Cut the link x–y; the nodes on the side of x."""
+        self.neighbours[x].discard(y)
+        self.neighbours[y].discard(x)
+        side, stack = np.zeros(self.size, dtype=bool), [x]
+        side[x] = True
+        while stack:
+            for node in self.neighbours[stack.pop()]:
+                if not side[node]:
+                    side[node] = True
+                    stack.append(node)
+        return side
+
+    def _pair_probabilities(
+        self, inverse: np.ndarray, models: np.ndarray, near: np.ndarray, far: np.ndarray
+    ) -> np.ndarray:
+        """Probabilities of all links between the two parts."""
+        diagonal, products = np.diagonal(inverse), models @ models.T
+        square, pairs = np.diagonal(products), np.ix_(near, far)
+        # Neither is negative but for rounding.
+        resistance = np.maximum(diagonal[near][:, None] + diagonal[far] - 2 * inverse[pairs], 0.0)
+        apart = np.maximum(square[near][:, None] + square[far] - 2 * products[pairs], 0.0)
+        strength = np.full(resistance.shape, self.strength)
+        strength[near == self.size - 1] = self.hub
+        strength[:, far == self.size - 1] = self.hub
+        loosened = 1.0 + strength * resistance
+        logs = 0.5 * (self.width * np.log(strength / loosened) - strength * apart / (loosened * self.noise))
+        logs[~self.allowed[pairs]] = -np.inf
+        weights = np.exp(logs - logs.max())
+        return weights / weights.sum()
+
+    def _laplacian(self, strength: float) -> np.ndarray:
+        matrix = np.zeros((self.size, self.size))
+        for x, y in self.links:
+            matrix[x, y] = matrix[y, x] = -(self.hub if self.size - 1 in (x, y) else strength)
+        np.fill_diagonal(matrix, -matrix.sum(axis=1))
+        return matrix
+
+    def _draw_strength(self) -> None:
+        """Draw c given the tree."""
+        between = sum(self.size - 1 not in link for link in self.links)
+        fixed = self._laplacian(0.0) + np.diag(self.weight)
+        unit = self._laplacian(1.0) - self._laplacian(0.0)
+        matrices = fixed + self.multiples[:, None, None] * unit
+        models = np.linalg.solve(matrices, np.broadcast_to(self.right, (len(matrices), *self.right.shape)))
+        logs = 0.5 * (
+            self.width * (between * np.log(self.multiples) - np.linalg.slogdet(matrices)[1])
+            + (self.right * models).sum(axis=(1, 2)) / self.noise
+        )
+        weights = np.exp(logs - logs.max())
+        self.strength = float(self.random.choice(self.multiples, p=weights / weights.sum()))
+
+
+def _first_tree(edges: np.ndarray, likely: np.ndarray, n: int) -> list[tuple[int, int]]:
+    """The tree of highest score, edges of score zero replaced by links to the hub."""
+    positive = likely > 0
+    # Costs must be positive, and those of the hub's links larger than any other.
+    costs = 2.0 - likely[positive] / likely.max(initial=1e-300)
+    rows = np.concatenate([edges[positive, 0], np.arange(n)]).astype(np.int32)
+    columns = np.concatenate([edges[positive, 1], np.full(n, n)]).astype(np.int32)
+    matrix = coo_array((np.append(costs, np.full(n, 3.0)), (rows, columns)), shape=(n + 1, n + 1))
+    tree = minimum_spanning_tree(matrix.tocsr()).tocoo()
+    return [(int(x), int(y)) for x, y in zip(tree.row, tree.col)]

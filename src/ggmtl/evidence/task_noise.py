@@ -1,0 +1,118 @@
+"""How noisy every task is: its own variance, drawn to that of the others as far as the tasks are alike in it.
+
+A task with the variance s_i² of its residuals, on f_i degrees of freedom, gets
+
+    σ_i² = (f_0 s_0² + f_i s_i²)/(f_0 + f_i) ,
+
+the mean under a scaled inverse χ² prior. Its scale s_0² and weight f_0 are those for which ln s_i² has the mean and the
+variance over tasks that it has (Smyth 2004: ln s² of f degrees of freedom varies by ψ'(f/2), whatever σ² is).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import root_scalar
+from scipy.special import polygamma, psi
+from scipy.stats import chi2
+
+from ggmtl.evidence.hub import hub_evidence
+from ggmtl.statistics.least_squares import LeastSquares
+
+# Variances and models depend on each other: rounds until both hardly change.
+_ROUNDS = 4
+# Tasks whose residuals have fewer degrees of freedom say nothing about how variances differ.
+_LEAST_FREEDOM = 1.0
+# Fewer tasks than this do not tell a population of variances.
+_LEAST_TASKS = 5
+# How sure it must be that variances differ.
+_LEVEL = 1e-3
+# Weights f_0 of the prior: below, a task of few rows could count for nothing or everything; above, all are alike.
+_LOWEST, _HIGHEST = 0.5, 1e6
+
+
+def task_precisions(loss: LeastSquares, hub: np.ndarray) -> np.ndarray | None:
+    """σ²/σ_i² of every task, shape (n,), one on average over rows; None where the tasks' noise cannot be told apart.
+
+    Parameters
+    ----------
+    loss : LeastSquares
+        Losses of the tasks.
+    hub : array of shape (p,)
+        Strengths of the common model, by which residuals are those of shrunken models.
+    """
+    try:
+        precisions = _precisions(loss, hub)
+    except np.linalg.LinAlgError:
+        # Models that rounding leaves undetermined have no residuals to speak of.
+        return None
+    return None if precisions is None else precisions * (loss.count.sum() / float(precisions @ loss.count))
+
+
+def _precisions(loss: LeastSquares, hub: np.ndarray) -> np.ndarray | None:
+    """The same up to a factor."""
+    # The deviations of the models from their mean have the variance σ²/h, whatever the noise of a task.
+    noise, precisions = hub_evidence(loss, hub).noise, np.ones(loss.n_tasks)
+    for step in range(_ROUNDS):
+        residual, freedom = _residuals(loss, hub, precisions)
+        if _are_rounding(residual, freedom, loss) or (step == 0 and not _differ(residual, freedom)):
+            return None
+        precisions = noise / _shrunken(residual, freedom)
+    return precisions
+
+
+def _residuals(loss: LeastSquares, hub: np.ndarray, precisions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """‖X_i w_i − y_i‖² and N_i − tr(G_i D_i⁻¹), D_i = G_i + diag(h)/precision_i, both of shape (n,)."""
+    models = hub_evidence(loss.weighted(precisions), hub).coefficients
+    pull = hub / precisions[:, None]
+    blocks = loss.gram + pull[:, :, None] * np.eye(loss.n_features)
+    # tr(G D⁻¹) = p − tr(diag(h) D⁻¹)
+    used = loss.n_features - np.einsum("nk,nkk->n", pull, np.linalg.inv(blocks))
+    return 2.0 * loss.task_values(models), np.maximum(loss.count - used, 0.0)
+
+
+def _are_rounding(residual: np.ndarray, freedom: np.ndarray, loss: LeastSquares) -> bool:
+    """Whether residuals of some task are mere rounding, which says nothing."""
+    known = freedom >= _LEAST_FREEDOM
+    rounding = 1e-10 * float(loss.target_square.sum()) / max(float(loss.count.sum()), 1.0)
+    return bool((residual[known] <= rounding * freedom[known]).any())
+
+
+def _differ(residual: np.ndarray, freedom: np.ndarray) -> bool:
+    """Whether the variances differ by more than chance."""
+    known = freedom >= _LEAST_FREEDOM
+    if known.sum() < _LEAST_TASKS:
+        return False
+    logs, spread = _logs(residual[known], freedom[known])
+    statistic = float(((logs - np.average(logs, weights=1.0 / spread)) ** 2 / spread).sum())
+    return bool(chi2.sf(statistic, known.sum() - 1) < _LEVEL)
+
+
+def _shrunken(residual: np.ndarray, freedom: np.ndarray) -> np.ndarray:
+    """σ_i² of every task, shape (n,)."""
+    known = freedom >= _LEAST_FREEDOM
+    logs, spread = _logs(residual[known], freedom[known])
+    weights = 1.0 / spread
+    mean = np.average(logs, weights=weights)
+    excess = np.average((logs - mean) ** 2 - spread, weights=weights)
+    prior = _inverse_trigamma(excess)
+    # E ln s² = ln s_0² − ψ(f_0/2) + ln(f_0/2) beside the task's own terms, which `_logs` has taken off.
+    scale = np.exp(mean + psi(prior / 2.0) - np.log(prior / 2.0))
+    return (prior * scale + residual) / (prior + freedom)
+
+
+def _logs(residual: np.ndarray, freedom: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """ln s² less the mean that chance gives it, and the variance that chance gives it."""
+    half = freedom / 2.0
+    return np.log(residual / freedom) - psi(half) + np.log(half), polygamma(1, half)
+
+
+def _inverse_trigamma(value: float) -> float:
+    """f_0 with ψ'(f_0/2) = value, within the bounds of the prior's weight."""
+
+    def gap(log_weight: float) -> float:
+        return float(polygamma(1, np.exp(log_weight) / 2.0)) - value
+
+    low, high = np.log(_LOWEST), np.log(_HIGHEST)
+    if gap(low) <= 0:
+        return _LOWEST
+    return _HIGHEST if gap(high) >= 0 else float(np.exp(root_scalar(gap, bracket=(low, high)).root))

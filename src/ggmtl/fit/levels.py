@@ -1,0 +1,182 @@
+"""The levels of the family on given rows: pooled, hub, common slopes, graphs of rising density, independent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from ggmtl.bilevel.algorithm import learn_by_validation
+from ggmtl.bilevel.level import GraphFit, Settings
+from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.search import learn_by_evidence
+from ggmtl.evidence.search_l1 import learn_by_coordinates
+from ggmtl.evidence.strengths import learn_hub_by_feature
+from ggmtl.evidence.task_noise import task_precisions
+from ggmtl.graph.candidates import CandidateEdges, search_for
+from ggmtl.runtime.journal import Journal
+from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
+
+# Levels of the entropy weight γ, in units of the outer loss per candidate edge.
+ENTROPY_LEVELS = (0.0, 0.03, 0.1, 0.3)
+# Pulls to the common model, in units of the rows of a task, that leave nothing and everything to the task itself. The
+# smaller one is also a ridge, for columns that are constant: beside the larger one it must not vanish in rounding.
+_ALL_COMMON, _ALL_OWN = 1e5, 1e-6
+
+
+def learn_levels(
+    folded: FoldedLoss,
+    settings: Settings,
+    task_names: np.ndarray,
+    criterion: str,
+    choose_entropy: bool,
+    progress: Callable[[int, float], None] | None = None,
+    journal: Journal | None = None,
+    start: Sequence[GraphFit] | None = None,
+) -> list[GraphFit]:
+    """All levels of the family on the given rows, simplest first; `start` are those of most of the rows."""
+    journal = journal or Journal()
+    total, precisions = folded.total, None
+    if len(task_names) == 1:
+        return [independent_level(total, settings)]
+    simple = journal.once("simple", lambda: simple_levels(total, settings, start[1] if start else None))
+    hub = simple[1] if settings.hub else None
+    if settings.noise == "per_task":
+        weighed = journal.once("weighed", lambda: weighed_hub(total, settings, hub))
+        precisions = weighed.precisions
+        simple = [simple[0], weighed, *simple[2:]] if hub else simple
+        if precisions is not None:
+            folded, total = folded.weighted(precisions), total.weighted(precisions)
+    if criterion == "evidence":
+        root = covariance_root(total)
+
+        def propose(
+            models: np.ndarray, near: np.ndarray | None = None, order: np.ndarray | None = None
+        ) -> CandidateEdges:
+            names = task_names if order is None else task_names[order]
+            return settings.candidates.propose(models @ root, names, near, search_for(total))
+
+        first = None if start is None else start[-2]
+        learn = learn_by_coordinates if settings.penalty == "l1" else learn_by_evidence
+        graphs = learn(total, settings, propose, simple[1], journal=journal, start=first)
+        return [*simple[:-1], *_with_precisions(graphs, precisions), simple[-1]]
+    graphs = learn_by_validation(
+        folded,
+        settings,
+        task_names,
+        simple[1].hub if settings.hub else np.zeros(total.n_features),
+        partial(candidate_models, settings=settings),
+        ENTROPY_LEVELS if choose_entropy else (),
+        progress,
+        journal,
+    )
+    graphs = _with_precisions(graphs, precisions)
+    if not choose_entropy:
+        return graphs
+    return [*simple[:-1], *reversed(graphs), simple[-1]]
+
+
+def learn_pooled(folded: FoldedLoss, settings: Settings, **_: object) -> list[GraphFit]:
+    """One model for all tasks, the only level where no task has two rows."""
+    return [pooled_level(folded.total, settings)]
+
+
+def simple_levels(loss: LeastSquares, settings: Settings, start: GraphFit | None = None) -> list[GraphFit]:
+    """Pooled, hub, common slopes and independent models; the last alone where there is to be no common model.
+
+    `start` is the hub of most of the rows of very many tasks: its strengths, which are those of the population, stand.
+    """
+    common = [pooled_level(loss, settings), hub_level(loss, settings, start)] if settings.hub else []
+    if common and settings.slopes.any() and not settings.slopes.all():
+        common.append(intercept_level(loss, settings))
+    return [*common, independent_level(loss, settings)]
+
+
+def pooled_level(loss: LeastSquares, settings: Settings) -> GraphFit:
+    """One model for all tasks: an infinitely strong hub."""
+    gram, moment = loss.pooled()
+    model = np.linalg.lstsq(gram + np.diag(np.where(settings.slopes, settings.ridge, 0.0)), moment, rcond=None)[0]
+    coefficients = np.tile(model, (loss.n_tasks, 1))
+    return _without_edges("pooled", loss, settings, np.full(len(model), np.inf), coefficients)
+
+
+def independent_level(loss: LeastSquares, settings: Settings) -> GraphFit:
+    """Every task alone, with the ridge; where it has no row, the mean of all rows is all that there is."""
+    coefficients = loss.alone(settings.ridge_for(loss))
+    empty = loss.count <= 0
+    if empty.any():
+        # Zero would be the mean of rows that may be held out.
+        mean = loss.pooled()[1] / max(float(loss.count.sum()), 1.0)
+        coefficients[empty] = np.where(settings.slopes, 0.0, mean)
+    return _without_edges("independent", loss, settings, np.zeros(loss.n_features), coefficients)
+
+
+def hub_level(
+    loss: LeastSquares, settings: Settings, start: GraphFit | None = None, near: np.ndarray | None = None
+) -> GraphFit:
+    """Every task drawn to the common model, each coordinate as strongly as the evidence says, or as in `start`.
+
+    `near` are strengths near which the search begins.
+    """
+    if start is not None:
+        found = hub_evidence(loss, start.hub)
+        return replace(start, coefficients=found.coefficients, value=found.value)
+    learned = learn_hub_by_feature(loss, settings.slopes, near)
+    found, status = learned.evidence, "converged" if learned.converged else "flat"
+    fit = _without_edges("hub", loss, settings, learned.hub, found.coefficients, found.value)
+    return replace(fit, iterations=learned.iterations, status=status, history=(found.value,))
+
+
+def intercept_level(loss: LeastSquares, settings: Settings) -> GraphFit:
+    """Common slopes, and an intercept that every task has from its own rows alone.
+
+    Evidence takes intercepts for drawn whatever the features are. Where they go with the features (a lag carries the
+    level of its series), it finds too little spread among them, and draws them to the common model; this does not.
+    """
+    unit = max(float(loss.count.mean()), 1.0)
+    hub = np.where(settings.slopes, _ALL_COMMON, _ALL_OWN) * unit
+    found = hub_evidence(loss, hub, _ALL_OWN * unit)
+    # What so strong a pull leaves of differences between slopes is rounding.
+    models = np.where(settings.slopes, found.common, found.coefficients)
+    return _without_edges("intercepts", loss, settings, hub, models, found.value)
+
+
+def weighed_hub(loss: LeastSquares, settings: Settings, hub: GraphFit | None) -> GraphFit:
+    """The hub learned from rows weighed by the precision of their task, as `hub` tells it; `hub` where all agree."""
+    hub = hub or hub_level(loss, settings)
+    precisions = task_precisions(loss, hub.hub)
+    if precisions is None:
+        return hub
+    return replace(hub_level(loss.weighted(precisions), settings, near=hub.hub), precisions=precisions)
+
+
+def _with_precisions(graphs: Sequence[GraphFit], precisions: np.ndarray | None) -> list[GraphFit]:
+    return [replace(fit, precisions=precisions) for fit in graphs]
+
+
+def _without_edges(
+    name: str,
+    loss: LeastSquares,
+    settings: Settings,
+    hub: np.ndarray,
+    coefficients: np.ndarray,
+    value: float = float("nan"),
+) -> GraphFit:
+    width = loss.n_features
+    coupling = np.zeros(width) if settings.coupling is None else settings.coupling
+    return GraphFit(name, np.empty((0, 2), dtype=np.int64), np.empty(0), coupling, hub, coefficients, value)
+
+
+def candidate_models(loss: LeastSquares, settings: Settings, fit: GraphFit | None = None) -> np.ndarray:
+    """Models whose distances are distances between predictions: coefficients times a root of the pooled covariance."""
+    if fit is None:
+        fit = hub_level(loss, settings) if settings.hub else independent_level(loss, settings)
+    return fit.coefficients @ covariance_root(loss)
+
+
+def covariance_root(loss: LeastSquares) -> np.ndarray:
+    """A root of the pooled covariance, leading directions first: after it, distances are those between predictions."""
+    values, vectors = np.linalg.eigh(loss.pooled()[0] / max(loss.count.sum(), 1.0))
+    return (vectors * np.sqrt(np.maximum(values, 0.0)))[:, ::-1]

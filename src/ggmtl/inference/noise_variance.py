@@ -1,0 +1,161 @@
+"""σ², the variance of the noise, without the covariance of every model.
+
+A graph that was searched for fits its rows better than chance allows, and σ² = Q/(N − c) from the same rows is then too
+small. With edges, σ² is therefore at least what the residuals of the tasks by themselves and, where they are known, the
+errors on held-out rows say together. What is dear in the latter is the share of the noise that the models take up,
+tr(A⁻¹G) with A on the rows that a fold leaves. Without its hub A falls into the parts of the graph,
+A = B − (1/n)(1⊗H)(1ᵀ⊗I), and with Y = B⁻¹(1⊗I)
+
+    tr(A⁻¹G) = Σ_parts tr(B⁻¹G) + tr[(Σ_i Y_iᵀ(G_i + ρ))⁻¹ H Σ_i Y_iᵀG_iY_i] .
+
+Where the parts are too large to be inverted, tr(A⁻¹G) = tr(D⁻¹G) + E ξᵀ(A⁻¹ − D⁻¹)Gξ, D the diagonal blocks of A and ξ
+random signs; among so many coefficients a few draws of ξ tell it to a percent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.linalg.lapack import dpotri
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from ggmtl import kernels
+from ggmtl.bilevel.inner import InnerProblem
+from ggmtl.inference.few_solves import FewSolves
+from ggmtl.solve.components import factor_of, parts_of, said_by, systems_of
+from ggmtl.solve.system import TaskSystem
+from ggmtl.statistics.least_squares import LeastSquares
+
+# Up to this many coefficients in all, A is inverted.
+EXACT_SIZE = 3000
+# Degrees of freedom from which a residual variance is worth having.
+_ENOUGH = 20.0
+# Condition of a task's matrix up to which its inverse tells its residuals.
+_WELL_CONDITIONED = 1e6
+# The largest part of a graph that is inverted. Where one is larger: how many random signs in all tell the rest well
+# enough, the most draws of them, and the relative residual of their solves.
+_PART_SIZE = 1000
+_SIGNS, _MOST_DRAWS, _DRAW_TOL = 20_000, 8, 1e-2
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Mean squared error on rows not seen, weighed as the fit weighs them, and the share of rows behind its models."""
+
+    error: float
+    share: float
+
+
+def squared_noise(problem: InnerProblem, values: np.ndarray, models: np.ndarray, held_out: HeldOut | None) -> float:
+    """σ² of the squared penalty."""
+    loss = problem.loss
+    freedom = float(loss.count.sum()) - _flat_directions(problem)
+    noise = floored(2 * problem.objective(models, values) / max(freedom, 1.0), loss)
+    if not len(problem.edges):
+        return noise
+    system = problem.system(values)
+
+    def taken(share: float) -> float:
+        return noise_taken(replace(system, gram=share * system.gram), loss.gram)
+
+    return max(noise, honest_noise(loss, held_out, taken))
+
+
+def honest_noise(loss: LeastSquares, held_out: HeldOut | None, taken: Callable[[float], float]) -> float:
+    """σ² that no search for a graph has seen, zero where there is none.
+
+    The mean, weighted by degrees of freedom, of the tasks' own residual variance and of the σ² for which rows not seen
+    are predicted as badly as they were, by models of as few rows. `taken` is tr(A⁻¹G) with A on a share of the rows.
+    """
+    square, freedom = _own_error(loss)
+    if held_out is not None:
+        rows = float(loss.count.sum())
+        spread = taken(held_out.share) / max(rows, 1.0)
+        square, freedom = square + rows * held_out.error / (1.0 + spread), freedom + rows
+    return square / freedom if freedom >= _ENOUGH else 0.0
+
+
+def floored(noise: float, loss: LeastSquares) -> float:
+    """The variance, kept above rounding."""
+    mean_square = float(loss.target_square.sum()) / max(float(loss.count.sum()), 1.0)
+    return max(noise, 1e-14 * mean_square + np.finfo(float).tiny)
+
+
+def _own_error(loss: LeastSquares) -> tuple[float, float]:
+    """Residuals of every task by itself, and their degrees of freedom; at a lower price where no task lacks rows."""
+    try:
+        inverse = kernels.inverse_blocks(loss.gram, np.zeros_like(loss.moment))[0]
+    except np.linalg.LinAlgError:
+        return _pure_error(loss)
+    condition = np.einsum("npq,npq->n", inverse, inverse) * np.einsum("npq,npq->n", loss.gram, loss.gram)
+    if condition.max() > _WELL_CONDITIONED**2:
+        return _pure_error(loss)
+    explained = (loss.moment * kernels.block_product(inverse, loss.moment)).sum(axis=1)
+    square = float(np.maximum(loss.target_square - explained, 0.0).sum())
+    return square, max(float(loss.count.sum()) - loss.moment.size, 0.0)
+
+
+def _pure_error(loss: LeastSquares) -> tuple[float, float]:
+    """Residuals of every task by itself: Σ_i ‖residual_i‖² and its degrees of freedom N − Σ_i rank X_i."""
+    spectrum, vectors = np.linalg.eigh(loss.gram)
+    used = spectrum > 1e-10 * np.maximum(spectrum[:, -1:], np.finfo(float).tiny)
+    along = np.einsum("npk,np->nk", vectors, loss.moment) ** 2
+    explained = np.where(used, along / np.where(used, spectrum, 1.0), 0.0).sum(axis=1)
+    square = float(np.maximum(loss.target_square - explained, 0.0).sum())
+    return square, max(float(loss.count.sum() - used.sum()), 0.0)
+
+
+def _flat_directions(problem: InnerProblem) -> int:
+    """c: directions on which the prior is flat and the rows are not; p for each part that nothing else ties."""
+    n, p = problem.loss.moment.shape
+    if (problem.hub > 0).all():
+        return p
+    edges = problem.edges if (problem.coupling > 0).any() else problem.edges[:0]
+    links = coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(n, n))
+    part = connected_components(links, directed=False)[1]
+    total = np.zeros((part.max() + 1, p, p))
+    np.add.at(total, part, problem.loss.gram)
+    return int(np.linalg.matrix_rank(total, hermitian=True).sum())
+
+
+def noise_taken(system: TaskSystem, gram: np.ndarray) -> float:
+    """tr(A⁻¹G) for the block-diagonal G of all rows; exact where every part of the graph is small enough."""
+    parts = parts_of(system)
+    n, p = system.shape
+    if n * p > EXACT_SIZE or max(map(len, parts)) * p > _PART_SIZE:
+        return _estimated(system, gram)
+    inside, answer = 0.0, np.zeros_like(system.gram)
+    for part, own in zip(parts, systems_of(system, parts)):
+        inverse = _inverse_of(own)
+        inside += float(np.einsum("ipiq,ipq->", inverse, gram[part]))
+        answer[part] = inverse.sum(axis=2)
+    if not system.hub.any():
+        return inside
+    said = said_by(system.gram, np.broadcast_to(system.ridge, system.shape), answer)
+    taken = np.tensordot(answer, gram @ answer, axes=([0, 1], [0, 1]))
+    return inside + float(np.trace(np.linalg.solve(said.T, taken * system.hub)))
+
+
+def _inverse_of(system: TaskSystem) -> np.ndarray:
+    """The inverse of a small system, shape (k, p, k, p)."""
+    half = np.tril(dpotri(factor_of(system), lower=1, overwrite_c=1)[0])
+    inverse = half + half.T
+    inverse.flat[:: len(half) + 1] *= 0.5
+    return inverse.reshape(*system.shape, *system.shape)
+
+
+def _estimated(system: TaskSystem, gram: np.ndarray) -> float:
+    """The same from a few draws of random signs."""
+    random, solver = np.random.default_rng(0), FewSolves(system)
+    blocks = solver.blocks
+    draws = int(np.clip(_SIGNS // gram[..., 0].size, 1, _MOST_DRAWS))
+    rest = 0.0
+    for _ in range(draws):
+        signs = random.choice([-1.0, 1.0], size=system.shape)
+        right = kernels.block_product(gram, signs)
+        own = blocks(right)
+        rest += float((signs * (solver.solve(right, own, _DRAW_TOL) - own)).sum())
+    return float(np.einsum("npq,npq->", blocks.inverse, gram)) + rest / draws

@@ -1,0 +1,264 @@
+"""How certain the models are.
+
+Given graph, strengths and noise σ², the models are Gaussian:
+
+    V ~ N(A⁻¹XᵀY, σ²A⁻¹) ,     σ² = Q/(N − c)
+
+with Q twice the inner minimum, N rows and c directions on which the prior is flat (p with a hub). For the
+penalties that are not squared, A is the Hessian at the models and σ² = ‖residual‖²/(N − tr A⁻¹G).
+
+With edges, σ² is larger than that where the graph was searched for: see :mod:`ggmtl.inference.noise_variance`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from ggmtl.bilevel.inner import InnerProblem
+from ggmtl.bilevel.level import GraphFit, Settings, present_problem
+from ggmtl.design.scaling import Scaling
+from ggmtl.inference.noise_variance import EXACT_SIZE, HeldOut, floored, honest_noise, squared_noise
+from ggmtl.solve.solvers import prepare
+from ggmtl.solve.system import Curvature, TaskSystem
+from ggmtl.statistics.least_squares import LeastSquares
+
+# Relative residual of samples, whose own spread is a thousand times as much.
+_SAMPLE_TOL = 1e-4
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Uncertainty of every task's model, in scaled units.
+
+    Parameters
+    ----------
+    covariance : array of shape (n, p, p)
+        Diagonal blocks of A⁻¹; times σ², the covariance of each task's coefficients.
+    new_task : array of shape (p, p)
+        The same for a task without rows, predicted by the common model.
+    noise : float
+        σ².
+    exact : bool
+        Whether the blocks are exact, or estimated from posterior samples.
+    """
+
+    covariance: np.ndarray
+    new_task: np.ndarray
+    noise: float
+    exact: bool
+
+    def standard_deviations(
+        self, rows: np.ndarray, position: np.ndarray, ratios: np.ndarray | None = None
+    ) -> np.ndarray:
+        """√(σ_i² + σ² zᵀ(A⁻¹)_ii z) for design rows z of the tasks at `position`; −1 is a task never seen.
+
+        `ratios` are σ_i²/σ² of the tasks, shape (n,); one where None.
+        """
+        blocks = np.concatenate([self.covariance, self.new_task[None]])
+        spread = np.empty(len(rows))
+        # Task by task, so that no row gets a matrix of its own.
+        order = np.argsort(position, kind="stable")
+        tasks, first = np.unique(position[order], return_index=True)
+        for task, members in zip(tasks, np.split(order, first[1:])):
+            spread[members] = np.einsum("rp,pq,rq->r", rows[members], blocks[task], rows[members])
+        own = 1.0 if ratios is None else np.append(ratios, 1.0)[position]
+        return np.sqrt(self.noise * (own + spread))
+
+    def with_noise(self, gram: np.ndarray, ratios: np.ndarray) -> Posterior:
+        """The same where the rows of task i vary by ratio_i·σ² though all counted alike.
+
+        Its models are (A⁻¹)_ii times its own moments and more: (ratio_i − 1)(A⁻¹)_ii G_i (A⁻¹)_ii is to be added.
+        """
+        own = self.covariance @ gram @ self.covariance
+        return replace(self, covariance=self.covariance + (ratios - 1.0)[:, None, None] * own)
+
+    def standard_errors(self, scaling: Scaling) -> np.ndarray:
+        """Standard errors in the units of the data, intercept last, shape (n, p)."""
+        T = user_units(scaling)
+        variance = np.einsum("ap,npq,aq->na", T, self.covariance, T, optimize=True)
+        return np.sqrt(self.noise * np.maximum(variance, 0.0))
+
+
+def user_units(scaling: Scaling) -> np.ndarray:
+    """The linear part T of the map from scaled coefficients to (slopes, intercept) in the units of the data."""
+    slopes = scaling.target_scale / scaling.scale
+    if not scaling.intercept:
+        return np.diag(slopes)
+    T = np.diag(np.append(slopes, scaling.target_scale))
+    T[-1, :-1] = -slopes * scaling.center
+    return T
+
+
+def posterior_of(
+    fit: GraphFit,
+    loss: LeastSquares,
+    settings: Settings,
+    *,
+    held_out: HeldOut | None = None,
+    n_samples: int = 64,
+    seed: int = 0,
+) -> Posterior:
+    """Posterior of all models on the given rows.
+
+    Exact without edges and where all models together have at most ``EXACT_SIZE`` coefficients; else each block is
+
+        (A⁻¹)_ii = D_i⁻¹ + E δδᵀ ,     δ = z_i − D_i⁻¹(Az)_i ,     z ~ N(0, A⁻¹) ,
+
+    D_i the diagonal block of A: only what the other tasks add is estimated.
+    """
+    if not np.isfinite(fit.hub).all():
+        return _pooled_posterior(fit, loss, settings)
+    problem, values = present_problem(fit, loss, settings)
+    system, loss = problem.hessian(fit.coefficients, values), problem.loss
+    blocks, exact = _blocks(system, n_samples, seed)
+    if problem.penalty == "squared_l2":
+        noise = squared_noise(problem, values, fit.coefficients, held_out)
+    else:
+        noise = _noise_by_blocks(problem, system, fit.coefficients, blocks, held_out, seed)
+    return Posterior(blocks, _new_task_covariance(fit, system, noise, blocks), noise, exact)
+
+
+def _blocks(system: TaskSystem, n_samples: int, seed: int) -> tuple[np.ndarray, bool]:
+    """Diagonal blocks of A⁻¹, and whether they are exact."""
+    n, p = system.shape
+    if not len(system.edges):
+        return _hub_blocks(system), True
+    if n * p <= EXACT_SIZE:
+        return _dense_blocks(system), True
+    return _sampled_blocks(system, n_samples, seed), False
+
+
+def noise_of(fit: GraphFit, loss: LeastSquares, settings: Settings, *, held_out: HeldOut | None = None) -> float:
+    """σ² of :func:`posterior_of` alone; for the squared penalty without the covariance of every model."""
+    if not np.isfinite(fit.hub).all() or settings.penalty != "squared_l2":
+        return posterior_of(fit, loss, settings, held_out=held_out).noise
+    return squared_noise(*present_problem(fit, loss, settings), fit.coefficients, held_out)
+
+
+def _noise_by_blocks(
+    problem: InnerProblem,
+    system: TaskSystem,
+    models: np.ndarray,
+    blocks: np.ndarray,
+    held_out: HeldOut | None,
+    seed: int,
+) -> float:
+    """σ² of the penalties that are not squared: tr(A⁻¹G) from the blocks of A⁻¹."""
+    loss = problem.loss
+
+    def taken(blocks: np.ndarray) -> float:
+        return float(np.einsum("npq,npq->", blocks, loss.gram))
+
+    noise = floored(2 * loss.value(models) / max(float(loss.count.sum()) - taken(blocks), 1.0), loss)
+    if not len(system.edges):
+        return noise
+
+    def taken_of_share(share: float) -> float:
+        return taken(_blocks(replace(system, gram=share * system.gram), 16, seed)[0])
+
+    return max(noise, honest_noise(loss, held_out, taken_of_share))
+
+
+def _pooled_posterior(fit: GraphFit, loss: LeastSquares, settings: Settings) -> Posterior:
+    """One model for all tasks: (ΣG_i + ρI)⁻¹."""
+    p = loss.n_features
+    inverse = np.linalg.pinv(
+        loss.gram.sum(axis=0) + np.diag(np.where(settings.slopes, settings.ridge, 0.0)), hermitian=True
+    )
+    noise = 2 * loss.value(fit.coefficients) / max(float(loss.count.sum()) - p, 1.0)
+    return Posterior(np.tile(inverse, (loss.n_tasks, 1, 1)), inverse, floored(noise, loss), True)
+
+
+def _hub_blocks(system: TaskSystem) -> np.ndarray:
+    """Without edges, (A⁻¹)_ii = D_i⁻¹ + D_i⁻¹H (Σ_j H D_j⁻¹(G_j + ρ))⁻¹ H D_i⁻¹ with D_i = G_i + H + ρ."""
+    index = np.arange(len(system.hub))
+    own = system.gram.copy()
+    own[:, index, index] += system.ridge
+    inverse = own.copy()
+    inverse[:, index, index] += system.hub
+    inverse = np.linalg.inv(inverse)
+    pulled = np.flatnonzero(system.hub > 0)
+    if not len(pulled):
+        return _symmetric(inverse)
+    reach = inverse[:, :, pulled] * system.hub[pulled]
+    said = np.einsum("nqk,nql->kl", reach, own[:, :, pulled])
+    return _symmetric(inverse + reach @ np.linalg.inv(0.5 * (said + said.T)) @ reach.transpose(0, 2, 1))
+
+
+def _dense_blocks(system: TaskSystem) -> np.ndarray:
+    n, p = system.shape
+    factor = cho_factor(system.dense(), lower=True, overwrite_a=True, check_finite=False)
+    inverse = cho_solve(factor, np.eye(n * p), overwrite_b=True, check_finite=False).reshape(n, p, n, p)
+    return _symmetric(np.einsum("ipiq->ipq", inverse))
+
+
+def _sampled_blocks(system: TaskSystem, n_samples: int, seed: int) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    inverse = np.linalg.inv(system.diagonal_blocks())
+    prepared = prepare(system)
+    n, p = system.shape
+    total, done = np.zeros((n, p, p)), 0
+    while done < n_samples:
+        # So many columns are solved one by one, in the quickest way there is.
+        batch = min(p, n_samples - done)
+        noise = _noise_of_precision(system, batch, random)
+        rest = prepared.solve(noise, tol=_SAMPLE_TOL).require(1e-3).value - inverse @ noise
+        total += rest @ rest.transpose(0, 2, 1)
+        done += batch
+    return _symmetric(inverse + total / n_samples)
+
+
+def _noise_of_precision(system: TaskSystem, n_samples: int, random: np.random.Generator) -> np.ndarray:
+    """ζ ~ N(0, A), shape (n, p, n_samples): a root of every summand of A times white noise."""
+    n, p = system.shape
+    spectrum, vectors = np.linalg.eigh(system.gram)
+    roots = vectors * np.sqrt(np.maximum(spectrum, 0.0))[:, None, :]
+    noise = roots @ random.standard_normal((n, p, n_samples))
+    pull = random.standard_normal((n, p, n_samples))
+    noise += np.sqrt(system.hub)[:, None] * (pull - pull.mean(axis=0))
+    ridge = np.sqrt(np.broadcast_to(system.ridge, (n, p)))
+    noise += ridge[..., None] * random.standard_normal((n, p, n_samples))
+    weights = system.edge_weights if system.edge_weights.ndim == 2 else system.edge_weights[:, None]
+    along = random.standard_normal((len(system.edges), p, n_samples))
+    along *= np.sqrt(weights * system.coupling)[..., None]
+    if system.curvature is not None:
+        along -= _curvature_part(system.curvature, weights[:, 0] * system.coupling[0], along)
+    return noise + (system.incidence.T @ along.reshape(len(along), -1)).reshape(n, p, n_samples)
+
+
+def _curvature_part(curvature: Curvature, strength: np.ndarray, along: np.ndarray) -> np.ndarray:
+    """(aI − c uuᵀ)^½ = a^½ (I − θ uuᵀ/‖u‖²) with θ = 1 − (1 − c‖u‖²/a)^½: what the root of aI has too much."""
+    u = curvature.directions
+    length = np.maximum((u**2).sum(axis=1), np.finfo(float).tiny)
+    share = np.clip(curvature.factors * length / strength, 0.0, 1.0)
+    factor = (1.0 - np.sqrt(1.0 - share)) / length
+    inside = np.einsum("mp,mpr->mr", u, along) * factor[:, None]
+    return u[:, :, None] * inside[:, None, :]
+
+
+def _new_task_covariance(fit: GraphFit, system: TaskSystem, noise: float, blocks: np.ndarray) -> np.ndarray:
+    """Var(w̄) + (1 + 1/n)H⁻¹, H as in :func:`pull_of`."""
+    n, p = system.shape
+    right = np.broadcast_to(np.eye(p) / n, (n, p, p)).copy()
+    mean = prepare(system).solve(right, tol=1e-8).require(1e-3).value.mean(axis=0)
+    doubt = noise * np.einsum("npp->p", blocks) / n
+    return 0.5 * (mean + mean.T) + np.diag((1.0 + 1.0 / n) / pull_of(fit, noise, doubt))
+
+
+def pull_of(fit: GraphFit, noise: float, doubt: np.ndarray | float = 0.0) -> np.ndarray:
+    """H of a task that nothing but the hub ties: the hub's strength, and at least what the spread of the models says.
+
+    Tasks vary as N(w_0, σ²H⁻¹) where the hub is alone. With edges the hub may be weak although all tasks are alike;
+    then σ²H⁻¹ is the variance of the models plus their mean own variance, `doubt`.
+    """
+    if (fit.hub > 0).all() and not (fit.edge_values > 0).any():
+        return fit.hub
+    spread = fit.coefficients.var(axis=0, ddof=1) if len(fit.coefficients) > 1 else np.ones(len(fit.hub))
+    return np.maximum(fit.hub, noise / np.maximum(spread + doubt, 1e-8 * noise + np.finfo(float).tiny))
+
+
+def _symmetric(blocks: np.ndarray) -> np.ndarray:
+    return 0.5 * (blocks + blocks.transpose(0, 2, 1))

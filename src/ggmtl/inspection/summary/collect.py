@@ -1,0 +1,203 @@
+"""A fitted model as plain data.
+
+Everything here comes from the fit itself; errors are those on held-out rows, so no rows are needed again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from ggmtl.fit.held_out import FoldErrors
+from ggmtl.fit.path import reported_graph
+from ggmtl.graph.shapes import name_shape
+from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.inspection.summary.coefficients import coefficients_of, sharing_of, slopes_of
+from ggmtl.inspection.summary.provenance import fingerprint_of, plain, versions
+from ggmtl.inspection.summary.redundancy import redundant_features
+from ggmtl.inspection.summary.task_map import landscape_of
+from ggmtl.inspection.summary.verdict import LEVEL_PLACES, best_simple, verdict_of
+
+# Above so many numbers, the differences along edges are left to the reader of the coefficients.
+_MAX_DIFFERENCES = 200_000
+
+
+def summarize(model: Any) -> dict[str, Any]:
+    """Everything worth knowing about a fitted model, as lists, dicts, text and numbers.
+
+    Parameters
+    ----------
+    model : fitted regressor of this package
+        What a method does not have (a path, errors without leaks, a hub) is None or empty.
+
+    Returns
+    -------
+    dict
+        ``verdict`` (text, kind, gain, low, high), ``tasks``, ``graph``, ``path``, ``sharing``, ``noise``, ``map``,
+        ``redundant`` and all ``features``, ``settings``, ``fingerprint``, ``versions`` and counts; ``json.dumps`` takes
+        it as it is.
+    """
+    levels, errors = _by_density(_levels(model), _fold_errors(model))
+    graph = model.graph_
+    clusters = clusters_of(graph)
+    chosen = next((k for k, level in enumerate(levels) if level["chosen"]), None)
+    rows = _rows(model)
+    return {
+        "method": type(model).__name__,
+        "n_tasks": len(model.tasks_),
+        "n_rows": None if rows is None else float(rows.sum()),
+        "n_features": int(model.n_features_in_),
+        "features": [*map(str, model.feature_names_), *(["intercept"] if model.fit_intercept else [])],
+        "verdict": verdict_of(levels, errors, chosen, graph, rows),
+        "tasks": _tasks(model, graph, clusters, rows, errors, levels, chosen),
+        "graph": _graph(model, graph, clusters),
+        "path": {"levels": levels, "chosen": chosen, "criterion": getattr(model, "criterion_", None)},
+        "sharing": sharing_of(model, rows),
+        "noise": _noise(model),
+        "redundant": redundant_features(model),
+        "map": landscape_of(model, [*map(str, model.feature_names_), "intercept"]),
+        "error": None if chosen is None else levels[chosen]["error"],
+        "settings": {name: plain(value) for name, value in model.get_params(deep=False).items()},
+        "outcome": {name: plain(getattr(model, f"{name}_", None)) for name in ("status", "n_iter", "converged")},
+        "fingerprint": fingerprint_of(model),
+        "versions": versions(),
+    }
+
+
+def clusters_of(graph: TaskGraph) -> np.ndarray:
+    """Markov clusters; a walk cut short still gives clusters good enough to look at."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return graph.clusters()
+
+
+def _noise(model: Any) -> dict[str, Any] | None:
+    """The least and the most noisy task; None where all have the same noise."""
+    result = getattr(model, "_path_result", None)
+    if result is None or model._noise_ratios() is None:
+        return None
+    noise = model.noise_
+    low, high = int(noise.argmin()), int(noise.argmax())
+    labels = [plain(model.tasks_[k]) for k in (low, high)]
+    return {
+        "low": float(noise[low]),
+        "high": float(noise[high]),
+        "quietest": labels[0],
+        "noisiest": labels[1],
+        "weighed": result.best.precisions is not None,
+    }
+
+
+# ---------------------------------------------------------------------- path and verdict
+
+
+def _levels(model: Any) -> list[dict[str, Any]]:
+    """One entry per level of the path, with the edges that would be reported at it."""
+    table = getattr(model, "path_", None) or []
+    result = getattr(model, "_path_result", None)
+    slopes = slopes_of(model)
+    levels = []
+    for k, row in enumerate(table):
+        # A level loaded from a file, or fitted before a task was attached, has not the models of all tasks.
+        graph = model.graph_ if row["chosen"] else None
+        if graph is None and result is not None and len(result.levels[k].coefficients) == len(model.tasks_):
+            graph = reported_graph(result.levels[k], model.tasks_, slopes)
+        level = {name: plain(value) for name, value in row.items()}
+        levels.append({**level, "name": str(row["level"]), **_level_graph(graph)})
+    return levels
+
+
+def _by_density(
+    levels: list[dict[str, Any]], errors: FoldErrors | None
+) -> tuple[list[dict[str, Any]], FoldErrors | None]:
+    """Levels as a reader expects them: simple ones, graphs from sparse to dense, separate models; errors alike."""
+    order = sorted(range(len(levels)), key=lambda k: LEVEL_PLACES.get(levels[k]["name"], float(levels[k]["n_edges"])))
+    known = errors if errors is None else FoldErrors(errors.squared[order], errors.count)
+    return [levels[k] for k in order], known
+
+
+def _level_graph(graph: TaskGraph | None) -> dict[str, Any]:
+    if graph is None:
+        return {"edges": None, "clusters": None, "n_clusters": None, "shape": None}
+    clusters = clusters_of(graph)
+    return {
+        "edges": _edge_list(graph),
+        "clusters": clusters.tolist(),
+        "n_clusters": int((np.bincount(clusters, minlength=1) > 1).sum()),
+        "shape": name_shape(graph),
+    }
+
+
+def _tasks(model, graph, clusters, rows, errors, levels, chosen) -> list[dict[str, Any]]:
+    coefficients = coefficients_of(model)
+    per_task = _task_errors(model, errors)
+    gain = np.full(len(coefficients), np.nan)
+    best = None if chosen is None else best_simple(levels, errors, chosen)
+    if per_task is not None and best is not None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gain = 1.0 - per_task[chosen] / per_task[best]
+    links = np.bincount(graph.edges.ravel(), minlength=graph.n_tasks)
+    strength = graph.degrees()
+    return [
+        {
+            "label": str(label),
+            "rows": None if rows is None else float(rows[i]),
+            "coefficients": plain(coefficients[i]),
+            "cluster": int(clusters[i]),
+            "links": int(links[i]),
+            "degree": float(strength[i]),
+            "errors": None if per_task is None else plain(per_task[:, i]),
+            "gain": plain(gain[i]),
+        }
+        for i, label in enumerate(model.tasks_.tolist())
+    ]
+
+
+def _graph(model: Any, graph: TaskGraph, clusters: np.ndarray) -> dict[str, Any]:
+    sizes = np.bincount(clusters, minlength=1)
+    return {
+        "edges": _edge_list(graph),
+        "differences": _differences(model, graph),
+        "n_edges": graph.n_edges,
+        "n_components": int(graph.components().max(initial=-1)) + 1,
+        "n_clusters": int((sizes > 1).sum()),
+        "n_alone": int((sizes == 1).sum()),
+        "cluster_sizes": sizes[sizes > 1].tolist(),
+        "shape": name_shape(graph),
+    }
+
+
+def _edge_list(graph: TaskGraph) -> list[list[float]]:
+    weights = np.round(graph.weights, 4).tolist()
+    return [[i, j, weight] for (i, j), weight in zip(graph.edges.tolist(), weights)]
+
+
+def _differences(model: Any, graph: TaskGraph) -> list[list[float]] | None:
+    """Why tasks are linked: w_i − w_j of every edge, in the user's units; None where too many."""
+    coefficients = coefficients_of(model)
+    if graph.n_edges * coefficients.shape[1] > _MAX_DIFFERENCES:
+        return None
+    i, j = graph.edges.T
+    return plain(coefficients[i] - coefficients[j])
+
+
+def _fold_errors(model: Any) -> FoldErrors | None:
+    errors = getattr(getattr(model, "_path_result", None), "errors", None)
+    # After a task was attached, the errors of the others are no longer those of this model.
+    return errors if errors is not None and errors.count.shape[1] == len(model.tasks_) else None
+
+
+def _task_errors(model: Any, errors: FoldErrors | None) -> np.ndarray | None:
+    """Root mean square error of every level and task, in the user's units."""
+    return None if errors is None else np.sqrt(errors.task_mean()) * model._scaling.target_scale
+
+
+def _rows(model: Any) -> np.ndarray | None:
+    statistics, errors = getattr(model, "_statistics", None), _fold_errors(model)
+    if statistics is not None:
+        return np.asarray(statistics.count, dtype=np.float64)
+    # With a single hold-out, some rows are never scored, so the errors do not count them.
+    return None if errors is None or getattr(model, "_scored_from", 0) else errors.count.sum(axis=0)

@@ -1,0 +1,150 @@
+"""The summary in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ggmtl.inspection.summary.phrases import count, figure, listing, number, one_line, percent, signed
+from ggmtl.inspection.summary.verdict import LEVEL_NAMES, SIMPLE_LEVELS, meaning_of
+
+# Among so many tasks, the one that gains most is worth a name.
+_MOST_NAMED = 200
+
+
+def describe(summary: dict[str, Any]) -> str:
+    """The summary for people: a few lines of text."""
+    rows = "" if summary["n_rows"] is None else f", {count(round(summary['n_rows']), 'row')}"
+    tasks, features = count(summary["n_tasks"], "task"), count(summary["n_features"], "feature")
+    head = f"{summary['method']}: {tasks}{rows}, {features}"
+    lines = [
+        head,
+        summary["verdict"]["text"],
+        *filter(None, [describe_meaning(summary)]),
+        *filter(None, [describe_gain(summary)]),
+        *_describe_errors(summary),
+    ]
+    lines += [f"Graph: {describe_graph(summary)}.", *sharing_lines(summary), *note_lines(summary), *task_line(summary)]
+    return "\n".join(lines)
+
+
+def describe_meaning(summary: dict[str, Any]) -> str:
+    """What the verdict means, where no link was found; a graph is its own explanation."""
+    return "" if summary["graph"]["n_edges"] else meaning_of(summary["verdict"]["kind"], summary["error"] is not None)
+
+
+def describe_graph(summary: dict[str, Any]) -> str:
+    """Edges, clusters, tasks alone and the shape of the graph, in words."""
+    graph = summary["graph"]
+    if graph["n_edges"] == 0:
+        return "no links"
+    parts = [count(graph["n_edges"], "link")]
+    if graph["n_clusters"]:
+        parts.append(count(graph["n_clusters"], "cluster"))
+    if graph["n_alone"]:
+        parts.append(f"{count(graph['n_alone'], 'task')} alone")
+    text = ", ".join(parts)
+    return f"{text}; its shape: {graph['shape']}" if graph["shape"] not in (None, "clusters") else text
+
+
+def describe_gain(summary: dict[str, Any]) -> str:
+    """The chosen level beside the best other simple one, in a sentence; empty where that is not known."""
+    verdict = summary["verdict"]
+    if verdict["kind"] == "unmeasured":
+        return "Whether they lower the error was not measured: that takes three folds or more."
+    if "gain" not in verdict:
+        return ""
+    against = LEVEL_NAMES[verdict["against"]]
+    if verdict["kind"] == "graph" and not verdict["low"] <= 0 <= verdict["high"]:
+        errors = {level["name"]: level["error"] for level in summary["path"]["levels"]}
+        return (
+            f"The best simple model is {against}: error {figure(errors[verdict['against']])} on rows "
+            f"not seen, against {figure(summary['error'])} with the graph. The interval is 95 %."
+        )
+    change = "below" if verdict["gain"] >= 0 else "above"
+    span = f"(95 % interval of the gain: {signed(verdict['low'])} to {signed(verdict['high'])})"
+    if verdict["kind"] == "graph":
+        subject, other = "Its error", f"that of the best simple model, {against}"
+    else:
+        subject, other = f"The error of {LEVEL_NAMES.get(verdict['kind'], 'the fit')}", f"that of {against}"
+    return f"{subject} on rows not seen is {percent(abs(verdict['gain']))} {change} {other} {span}."
+
+
+def _describe_errors(summary: dict[str, Any]) -> list[str]:
+    levels = [level for level in summary["path"]["levels"] if level.get("error") is not None]
+    if not levels:
+        return []
+    lines = ["Root mean square error on rows not seen:"]
+    for level in levels:
+        mark = "  ← chosen" if level["chosen"] else ""
+        lines.append(f"  {level_title(level):<30}{error_text(level)}{mark}")
+    return lines
+
+
+def error_text(level: dict[str, Any]) -> str:
+    """Error ± standard error, with two digits of the latter."""
+    error, deviation = level["error"], level["standard_error"]
+    # Beside an error of which a billionth is rounding, a smaller deviation says nothing.
+    if not deviation or deviation <= 1e-9 * abs(error):
+        return number(error)
+    digits = int(np.clip(1 - np.floor(np.log10(deviation)), 0, 12))
+    return f"{error:.{digits}f} ± {deviation:.{digits}f}"
+
+
+def level_title(level: dict[str, Any]) -> str:
+    """'hub (the common model)', 'graph, 14 edges'."""
+    if level["name"] in SIMPLE_LEVELS:
+        return f"{level['name']} ({LEVEL_NAMES[level['name']]})"
+    return f"{level['name']}, {count(level['n_edges'], 'edge') if level['n_edges'] else 'no edges'}"
+
+
+def sharing_lines(summary: dict[str, Any]) -> list[str]:
+    """Which coefficients are shared, by all or by linked tasks, partly shared and personal: at most four lines."""
+    lines: list[str] = []
+    if summary["n_tasks"] == 1:
+        return lines
+    meanings = {
+        "shared": "from all tasks together",
+        "shared by links": "from linked tasks together",
+        "partly shared": "from other tasks and its own rows",
+        "personal": "from its own rows",
+    }
+    for word, meaning in meanings.items():
+        names = [entry["feature"] for entry in summary["sharing"] if entry["word"] == word]
+        if names:
+            lines.append(f"{word.capitalize()} ({meaning}): {listing(names)}.")
+    return lines
+
+
+def note_lines(summary: dict[str, Any]) -> list[str]:
+    """What to know before reading coefficients: features that say the same thing, and tasks that differ in noise."""
+    lines: list[str] = []
+    if summary["redundant"]:
+        names = listing(summary["redundant"])
+        lines.append(
+            f"Each of {names} follows from the others of these, so their coefficients cannot be told apart: read them "
+            "together, or leave one out."
+        )
+    noise = summary["noise"]
+    if noise is not None:
+        quiet, noisy = one_line(noise["quietest"]), one_line(noise["noisiest"])
+        weighed = ": rows of quiet tasks count for more."
+        lines.append(
+            f"Tasks differ in noise, from {number(noise['low'])} ({quiet}) to {number(noise['high'])} ({noisy})"
+            + (weighed if noise["weighed"] else ", and so do the intervals of predictions.")
+        )
+    return lines
+
+
+def task_line(summary: dict[str, Any]) -> list[str]:
+    """How many tasks gain, and which most; no line where that is not known."""
+    known = [task for task in summary["tasks"] if task["gain"] is not None]
+    if not known:
+        return []
+    gaining = f"{sum(task['gain'] > 0 for task in known):,} of {count(len(known), 'task')} gain by it"
+    if len(known) > _MOST_NAMED:
+        # The largest of very many gains, of a few rows each, is chance.
+        return [f"{gaining}."]
+    best = max(known, key=lambda task: task["gain"])
+    return [f"{gaining}; most: {one_line(best['label'])} ({signed(-best['gain'])} error)."]

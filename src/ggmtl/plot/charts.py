@@ -1,0 +1,238 @@
+"""Coefficients, sparsity path and gains: pictures of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ggmtl.errors import InputError, InputTypeError
+from ggmtl.inspection.summary.collect import summarize
+from ggmtl.plot.matrix import label_rows, mark_clusters, matrix_height
+from ggmtl.plot.style import GAIN_COLOR, GREY, LOSS_COLOR, axes_of, clusters_of, count_text, graph_of, label_text
+
+_PATH_KEYS = ("n_edges", "error", "standard_error", "chosen")
+_SCALES_DIFFER = 5.0
+_MAX_BARS = 60
+
+
+def coefficients(model: Any, ax: Any = None, clusters: Any = None) -> Any:
+    """Draw the coefficients as colours: a row per task, ordered by cluster, and a column per feature.
+
+    Where the columns' sizes differ more than fivefold, each is divided by its root mean square: a feature in
+    small units is seen as well.
+
+    Examples
+    --------
+    >>> from ggmtl import plot
+    >>> from ggmtl.baselines import HubRegressor
+    >>> from ggmtl.datasets import make_clusters
+    >>> data = make_clusters(2, n_tasks=6, n_features=3, random_state=0)
+    >>> model = HubRegressor().fit(data.X, data.y, tasks=data.tasks)
+    >>> [label.get_text() for label in plot.coefficients(model).get_xticklabels()]
+    ['x0', 'x1', 'x2']
+    """
+    graph = graph_of(model)
+    values = np.asarray(model.coef_, dtype=float)
+    clusters = clusters_of(graph, clusters)
+    order = np.lexsort((np.arange(len(values)), clusters))
+    shown, scaled = _comparable(values[order])
+    ax = axes_of(ax, (6.4, matrix_height(len(values))))
+    largest = float(np.quantile(np.abs(shown), 0.98)) if shown.size else 0.0
+    bound = largest or float(np.abs(shown).max(initial=0.0)) or 1.0
+    image = ax.imshow(shown, cmap="RdBu_r", vmin=-bound, vmax=bound, aspect="auto", interpolation="nearest")
+    label_rows(ax, np.asarray(model.tasks_)[order], [ax.yaxis])
+    _label_features(ax, list(model.feature_names_))
+    mark_clusters(ax, clusters[order])
+    label = "coefficient / column's root mean square" if scaled else "coefficient"
+    ax.figure.colorbar(image, ax=ax, label=label, extend="both" if np.abs(shown).max(initial=0) > bound else "neither")
+    return ax
+
+
+def path(model_or_rows: Any, ax: Any = None) -> Any:
+    """Draw the error of every level of the sparsity path over its number of edges, the chosen level ringed.
+
+    Parameters
+    ----------
+    model_or_rows : fitted model with a ``path_``, or its rows
+        Mappings with the keys ``n_edges``, ``error``, ``standard_error`` (may be missing), ``chosen`` and the
+        level's own name, or a table with these columns.
+    ax : matplotlib Axes, optional
+        Where to draw; a new figure if missing.
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Examples
+    --------
+    >>> from ggmtl import plot
+    >>> rows = [{"n_edges": 0, "error": 1.2, "chosen": False}, {"n_edges": 9, "error": 1.0, "chosen": True}]
+    >>> plot.path(rows).get_xlabel()
+    'edges'
+    """
+    rows, level = path_rows(getattr(model_or_rows, "path_", model_or_rows))
+    ax = axes_of(ax)
+    x, y, spread = (np.array([_number(row.get(key)) for row in rows]) for key in _PATH_KEYS[:3])
+    chosen = np.array([bool(row.get("chosen")) for row in rows])
+    order = np.lexsort((y, x))
+    ax.plot(x[order], y[order], "-", color=GREY, linewidth=1, zorder=1)
+    ax.errorbar(x, y, np.nan_to_num(spread), fmt="o", color=GAIN_COLOR, ecolor=GREY, markersize=5, capsize=2, zorder=2)
+    if chosen.any():
+        ax.plot(x[chosen], y[chosen], "o", ms=12, mfc="none", mec=LOSS_COLOR, mew=2, label="chosen", zorder=3)
+        ax.axhline(y[chosen][0], color=LOSS_COLOR, linewidth=0.8, linestyle=":", zorder=0)
+        ax.legend(frameon=False)
+    _scale_edges(ax, x)
+    _name_levels(ax, rows, level, x, y)
+    ax.set_xlabel("edges")
+    ax.set_ylabel("error")
+    return ax
+
+
+def gain(model_or_tasks: Any, gain: Any = None, ax: Any = None) -> Any:
+    """Draw what every task gains from the others, largest first; losses in another colour.
+
+    Above 60 tasks the bars have no names.
+
+    Parameters
+    ----------
+    model_or_tasks : fitted model, result of ``transfer_report``, or task names
+        A model: by what share the error on rows not seen is below that of the best simple model, as on its page. A
+        report: below that of every task by itself.
+    gain : array of shape (n,), optional
+        Gains of the named tasks.
+    ax : matplotlib Axes, optional
+        Where to draw; a new figure if missing.
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Examples
+    --------
+    >>> from ggmtl import plot
+    >>> plot.gain(["a", "b", "c"], [0.2, -0.1, 0.3]).get_title()
+    '2 of 3 tasks gain'
+    """
+    task_names, gain = _gains(model_or_tasks) if gain is None else (model_or_tasks, gain)
+    names, values = np.asarray(task_names), np.asarray(gain, dtype=float)
+    if values.shape != names.shape or values.ndim != 1:
+        raise InputError(f"gain must have one number per task ({len(names)}). Got shape {values.shape} instead.")
+    if not np.isfinite(values).all():
+        raise InputError(f"gain must be finite. Task {names[~np.isfinite(values)][0]!r} has none.")
+    order = np.argsort(-values, kind="stable")
+    names, values = names[order], values[order]
+    few = len(values) <= _MAX_BARS
+    ax = axes_of(ax, (6.4, max(2.4, 0.18 * len(values) + 1.0)) if few else (6.4, 4.0))
+    colors = np.where(values >= 0, GAIN_COLOR, LOSS_COLOR)
+    (_named_bars if few else _many_bars)(ax, names, values, colors)
+    ax.set_title(f"{(values > 0).sum():,} of {count_text(len(values), 'task')} gain", fontsize=10)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def path_rows(table: Any) -> tuple[list[Mapping[str, Any]], str | None]:
+    """Rows of a path as mappings, and the name of the column that holds the level."""
+    if hasattr(table, "to_dict") and hasattr(table, "columns"):
+        table = {str(name): list(table[name]) for name in table.columns}
+    if isinstance(table, Mapping):
+        table = [dict(zip(table, values)) for values in zip(*table.values())]
+    if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
+        raise InputTypeError(
+            f"A path must be a list of mappings, a table, or a model with a path_. Got {type(table).__name__} instead."
+        )
+    missing = [key for key in ("n_edges", "error") if any(key not in row for row in table)]
+    if missing or not table:
+        raise InputError(f"Every row of a path must have the key {missing[0]!r}." if missing else "The path is empty.")
+    return list(table), next((key for key in table[0] if key not in _PATH_KEYS), None)
+
+
+def _gains(model: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Tasks of a model or of a transfer report, and their gains; tasks whose gain is not known are left out."""
+    if hasattr(model, "task_gains"):
+        names, values = np.asarray(model.tasks), np.array([entry.share for entry in model.task_gains])
+    elif hasattr(model, "graph_"):
+        tasks = summarize(model)["tasks"]
+        names, values = np.asarray(model.tasks_), np.array([_number(task["gain"]) for task in tasks])
+    else:
+        raise InputTypeError(
+            "plot.gain takes a fitted model, a transfer report, or task names and gains. "
+            f"Got {type(model).__name__} alone."
+        )
+    known = np.isfinite(values)
+    if not known.any():
+        raise InputError(
+            "The model has no errors on held-out rows to take gains from. Fit it with validation=5, or give names and "
+            "gains."
+        )
+    return names[known], values[known]
+
+
+def _number(value: Any) -> float:
+    return np.nan if value is None else float(value)
+
+
+def _comparable(values: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Columns of comparable size, and whether they had to be scaled."""
+    size = np.sqrt(np.mean(values**2, axis=0)) if len(values) else np.ones(values.shape[1])
+    positive = size[size > 0]
+    if len(positive) < 2 or positive.max() <= _SCALES_DIFFER * positive.min():
+        return values, False
+    return values / np.where(size > 0, size, 1.0), True
+
+
+def _label_features(ax: Any, names: list[Any]) -> None:
+    points = ax.get_window_extent().width * 72 / ax.figure.dpi
+    fontsize = min(9.0, 0.85 * points / max(len(names), 1))
+    if fontsize < 5.0:
+        ax.set_xticks([])
+        ax.set_xlabel(f"{len(names):,} features")
+        return
+    ax.set_xticks(range(len(names)))
+    wide = max((len(label_text(name)) for name in names), default=0) * 0.6 * fontsize > points / max(len(names), 1)
+    ax.set_xticklabels(
+        [label_text(name) for name in names], fontsize=fontsize, rotation=90 if wide else 0, parse_math=False
+    )
+    ax.tick_params(axis="x", length=0)
+
+
+def _scale_edges(ax: Any, x: np.ndarray) -> None:
+    """Numbers of edges over more than a decade read better on a logarithmic axis."""
+    positive = x[x > 0]
+    if len(positive) and positive.max() > 20 * positive.min():
+        start = max(positive.min(), 1.0)
+        ax.set_xscale("symlog", linthresh=start)
+        ax.set_xlim(-0.3 * start, 2.5 * positive.max())
+
+
+def _name_levels(ax: Any, rows: list[Mapping[str, Any]], level: str | None, x: np.ndarray, y: np.ndarray) -> None:
+    if level is None or len(rows) > 12:
+        return
+    ax.margins(0.1)
+    for row, a, b in zip(rows, x, y):
+        value = row[level]
+        text = f"{value:.3g}" if isinstance(value, float) else label_text(value)
+        ax.annotate(text, (a, b), (5, 5), textcoords="offset points", fontsize=7, color="0.35", parse_math=False)
+    ax.set_title(f"labels: {label_text(level)}", fontsize=8, color="0.35", loc="right", parse_math=False)
+
+
+def _named_bars(ax: Any, names: np.ndarray, values: np.ndarray, colors: np.ndarray) -> None:
+    place = np.arange(len(values))
+    ax.barh(place, values, color=colors)
+    ax.axvline(0, color="0.3", linewidth=0.8)
+    ax.set_yticks(place)
+    ax.set_yticklabels([label_text(name) for name in names], fontsize=8, parse_math=False)
+    ax.set_ylim(len(values) - 0.4, -0.6)
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlabel("gain")
+
+
+def _many_bars(ax: Any, names: np.ndarray, values: np.ndarray, colors: np.ndarray) -> None:
+    place = np.arange(len(values))
+    for color in (GAIN_COLOR, LOSS_COLOR):
+        ax.fill_between(place, values, where=colors == color, step="mid", color=color, linewidth=0.5)
+    ax.axhline(0, color="0.3", linewidth=0.8)
+    ax.set_xlim(-0.5, len(values) - 0.5)
+    ax.set_xlabel(f"{len(names):,} tasks, ordered by gain")
+    ax.set_ylabel("gain")

@@ -1,0 +1,303 @@
+"""Arrow record batches → float columns, task labels and weights; the judge of what streams bring."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ggmtl.errors import InputError, InputTypeError, ParameterError, did_you_mean, require
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ggmtl.statistics.accumulator import StatisticsBuilder
+
+MOST_CATEGORIES = 200
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """What to read and how; the keywords of ``from_parquet`` and its kin."""
+
+    task: str
+    target: str
+    features: Iterable[str] | None = None
+    sample_weight: str | None = None
+    folds: int | None = None
+    batch_rows: int | None = None
+    categories: Mapping[str, Sequence[Any]] | str | None = None
+    drop_missing: bool = False
+    progress: Callable[[Any], object] | None = None
+
+    def __post_init__(self):
+        if isinstance(self.features, str):
+            raise ParameterError(f"features must be a list of column names. Got the text {self.features!r} instead.")
+        if self.features is not None:
+            object.__setattr__(self, "features", tuple(self.features))
+        if isinstance(self.categories, str) and self.categories != "auto":
+            raise ParameterError(f'categories must be a dictionary, "auto" or None. Got {self.categories!r} instead.')
+
+
+@dataclass(frozen=True)
+class ColumnPlan:
+    """Which columns make a row (x, y), its task and its weight.
+
+    A column in `categories` becomes one 0/1 feature ``"column=value"`` for every category but the first, which is
+    the one that the others are compared with.
+    """
+
+    task: str
+    target: str
+    features: tuple[str, ...]
+    sample_weight: str | None
+    categories: dict[str, tuple[Any, ...]]
+
+    @property
+    def columns(self) -> list[str]:
+        """Every column that must be read, once each."""
+        weight = [self.sample_weight] if self.sample_weight else []
+        return list(dict.fromkeys([self.task, self.target, *weight, *self.features]))
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features of the statistics."""
+        names: list[str] = []
+        for column in self.features:
+            values = self.categories.get(column)
+            names += [column] if values is None else [f"{column}={value}" for value in values[1:]]
+        return tuple(names)
+
+
+def choose_features(schema: pa.Schema, options: StreamOptions, source: str) -> tuple[str, ...]:
+    """The feature columns: those asked for, else all but task, target and weight. Unknown names are refused."""
+    known, taken = list(schema.names), (options.task, options.target, options.sample_weight)
+    chosen = tuple(options.features or ())
+    if options.features is None:
+        # pandas writes its row numbers under this name; they are no feature.
+        chosen = tuple(c for c in known if c not in taken and not c.startswith("__index_level_"))
+    for column in [c for c in (*taken, *chosen) if c is not None]:
+        if known.count(column) != 1:
+            problem = f"has two columns {column!r}" if column in known else f"has no column {column!r}"
+            raise InputError(f"{source} {problem}.{did_you_mean(column, [c for c in known if c != column])}")
+    if len(set(chosen)) < len(chosen) or options.target in chosen:
+        raise InputError(f"features must be different columns, none of them the target. Got {list(chosen)} instead.")
+    if not chosen:
+        raise InputError(f"{source} has no feature column besides {', '.join(repr(c) for c in taken if c)}.")
+    return chosen
+
+
+def plan_columns(
+    schema: pa.Schema, options: StreamOptions, categories: Mapping[str, Sequence[Any]], source: str
+) -> ColumnPlan:
+    """Check the columns and their types, and fix the order of features and categories."""
+    chosen = choose_features(schema, options, source)
+    for column, values in categories.items():
+        if column not in chosen:
+            raise InputError(f"categories names {column!r}, which is not a feature.{did_you_mean(column, chosen)}")
+        if len(set(values)) < len(values) or not len(values):
+            raise InputError(f"categories[{column!r}] must be one or more different values. Got {list(values)!r}.")
+    for column in chosen:
+        if column not in categories:
+            _check_numeric(column, schema.field(column).type, source, "features must be numeric")
+    _check_numeric(options.target, schema.field(options.target).type, source, "the target must be numeric")
+    fixed = {column: tuple(values) for column, values in categories.items()}
+    plan = ColumnPlan(options.task, options.target, chosen, options.sample_weight, fixed)
+    check_different(plan.feature_names)
+    return plan
+
+
+def check_different(names: Sequence[str]) -> None:
+    """Refuse features of one name, as of a column ``"a=b"`` beside a category b of ``"a"``."""
+    for name, number in Counter(names).items():
+        if number > 1:
+            raise InputError(f"Two features would have the name {name!r}: rename a column, or leave one out.")
+
+
+def text_columns(schema: pa.Schema, columns: Iterable[str]) -> list[str]:
+    """Those of the columns that hold text, plain or dictionary-encoded."""
+    return [column for column in columns if is_text(schema.field(column).type)]
+
+
+def distinct_values(batch: pa.RecordBatch, columns: Iterable[str], found: dict[str, set], source: str) -> None:
+    """Add the values of each column to those found; refuse more than `MOST_CATEGORIES`."""
+    for column in columns:
+        values = found.setdefault(column, set())
+        values.update(value for value in _plain(batch.column(column)).unique().to_pylist() if value is not None)
+        if len(values) > MOST_CATEGORIES:
+            raise InputError(
+                f"{source}: column {column!r} has more than {MOST_CATEGORIES} different values, too many for one 0/1 "
+                "feature each. Leave it out of features=, or group its values and pass categories=."
+            )
+
+
+class RowReader:
+    """Turn record batches into rows of a :class:`StatisticsBuilder`, refusing or dropping what is missing."""
+
+    def __init__(self, plan: ColumnPlan, builder: StatisticsBuilder, drop_missing: bool = False):
+        self.plan, self.builder, self.drop_missing = plan, builder, drop_missing
+        self.missing: dict[str, int] = {}
+        self.n_rows = self.n_dropped = 0
+        self._source, self._row = "", 0
+
+    def read(self, batch: pa.RecordBatch, source: str) -> None:
+        """Add the rows of one batch; `source` (a file, a partition) is named in errors."""
+        if source != self._source:
+            self._source, self._row = source, 0
+        if batch.num_rows:
+            self._read(batch)
+        self._row += batch.num_rows
+        self.n_rows += batch.num_rows
+
+    def _read(self, batch: pa.RecordBatch) -> None:
+        plan = self.plan
+        self._check_labels(batch.column(plan.task))
+        keep = np.ones(batch.num_rows, dtype=bool)
+        columns: list[np.ndarray] = []
+        for name in plan.features:
+            if name in plan.categories:
+                columns += self._indicators(batch.column(name), name, keep)
+            else:
+                columns.append(self._floats(batch.column(name), name, keep))
+        target = self._floats(batch.column(plan.target), plan.target, keep)
+        weight = self._weights(batch, keep)
+        tasks = _plain(batch.column(plan.task))
+        if not keep.all():
+            columns, target = [column[keep] for column in columns], target[keep]
+            weight = None if weight is None else weight[keep]
+            tasks = tasks.filter(require("pyarrow", "cli", "Reading Arrow data").array(keep))
+        if len(target):
+            self.builder.add_coded(columns, target, *_code_labels(tasks), weight)
+
+    def _check_labels(self, labels: pa.Array) -> None:
+        missing = _missing_mask(labels)
+        if missing.any():
+            raise InputError(
+                f"{self._source}: column {self.plan.task!r} has {int(missing.sum())} missing task labels (first in row "
+                f"{self._row + int(missing.argmax())}). Drop those rows or give them a label of their own."
+            )
+
+    def _floats(self, array: pa.Array, name: str, keep: np.ndarray) -> np.ndarray:
+        values = _to_floats(array)
+        # The sum is finite only if every value is, and is far cheaper to look at than every value.
+        with np.errstate(over="ignore", invalid="ignore"):
+            suspicious = not np.isfinite(values.sum())
+        if suspicious:
+            self._refuse_or_drop(~np.isfinite(values), name, keep)
+        return values
+
+    def _indicators(self, array: pa.Array, name: str, keep: np.ndarray) -> list[np.ndarray]:
+        """One 0/1 column for every category but the first."""
+        arrow = require("pyarrow", "cli", "Reading Arrow data")
+        compute = require("pyarrow.compute", "cli", "Reading Arrow data")
+        array, values = _plain(array), self.plan.categories[name]
+        if array.null_count:
+            self._refuse_or_drop(_missing_mask(array), name, keep)
+        codes = compute.index_in(array, arrow.array(values, type=array.type)).fill_null(-1).to_numpy()
+        unknown = (codes < 0) & ~_missing_mask(array)
+        if unknown.any():
+            row = int(unknown.argmax())
+            raise InputError(
+                f"{self._source}: column {name!r} has the value {array[row].as_py()!r} (row {self._row + row}), which "
+                f'is not among its categories.{did_you_mean(array[row], values)} Add it to categories= or use "auto".'
+            )
+        return [(codes == k).astype(np.float64) for k in range(1, len(values))]
+
+    def _weights(self, batch: pa.RecordBatch, keep: np.ndarray) -> np.ndarray | None:
+        """The weights; a row of weight zero is a row that is not there."""
+        name = self.plan.sample_weight
+        if name is None:
+            return None
+        weight = self._floats(batch.column(name), name, keep)
+        if (weight < 0).any():
+            raise InputError(f"{self._source}: column {name!r} has a negative weight.")
+        keep &= weight != 0
+        return weight
+
+    def _refuse_or_drop(self, bad: np.ndarray, name: str, keep: np.ndarray) -> None:
+        count = int(bad.sum())
+        if count and not self.drop_missing:
+            raise InputError(
+                f"{self._source}: column {name!r} has {count} missing or infinite values in the rows up to "
+                f"{self._row + len(bad)} (first in row {self._row + int(bad.argmax())}). Impute them, or pass "
+                "drop_missing=True to leave such rows out."
+            )
+        if count:
+            self.missing[name] = self.missing.get(name, 0) + count
+            self.n_dropped += int((bad & keep).sum())
+            keep &= ~bad
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds numbers or truth values, plain or dictionary-encoded."""
+    types = require("pyarrow.types", "cli", "Reading Arrow data")
+    if types.is_dictionary(kind):
+        return is_number(kind.value_type)
+    return any(is_a(kind) for is_a in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds text, plain or dictionary-encoded."""
+    types = require("pyarrow.types", "cli", "Reading Arrow data")
+    if types.is_dictionary(kind):
+        return is_text(kind.value_type)
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+
+
+def not_utf8_message(source: object, column: str | None = None) -> str:
+    """Say that a file holds text in another encoding, in which column where that is known, and the remedy."""
+    where = "" if column is None else f" (column {column!r})"
+    return f"{source} is not UTF-8 text{where}. Save it as UTF-8; in Excel: 'CSV UTF-8'."
+
+
+def _check_numeric(column: str, kind: pa.DataType, source: str, rule: str) -> None:
+    if is_number(kind):
+        return
+    if require("pyarrow.types", "cli", "Reading Arrow data").is_null(kind):
+        raise InputError(f"{source}: column {column!r} is empty. Leave it out.")
+    remedy = "Turn it into numbers first, or leave it out of features=."
+    if is_text(kind) and rule.startswith("features"):
+        remedy = f'Pass categories="auto" or categories={{{column!r}: [...]}} for 0/1 features, or leave it out.'
+    raise InputTypeError(f"{source}: column {column!r} is of type {kind}; {rule}. {remedy}")
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """The values themselves, without a dictionary, of a type that every Arrow function takes."""
+    arrow = require("pyarrow", "cli", "Reading Arrow data")
+    if arrow.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    return array.cast(arrow.large_string()) if is_text(array.type) else array
+
+
+def _to_floats(array: pa.Array) -> np.ndarray:
+    """Float64 values, NaN where there is none."""
+    arrow = require("pyarrow", "cli", "Reading Arrow data")
+    if arrow.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if array.type != arrow.float64():
+        array = array.cast(arrow.float64(), safe=False)
+    return array.to_numpy(zero_copy_only=False)
+
+
+def _missing_mask(array: pa.Array) -> np.ndarray:
+    """Nulls and NaNs."""
+    if not array.null_count and not str(array.type).startswith(("float", "double", "half", "dictionary")):
+        return np.zeros(len(array), dtype=bool)
+    compute = require("pyarrow.compute", "cli", "Reading Arrow data")
+    return compute.is_null(_plain(array), nan_is_null=True).to_numpy(zero_copy_only=False)
+
+
+def _code_labels(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct labels (text as str, whole numbers as int64) and the position of each row's label among them."""
+    encoded = array.dictionary_encode()
+    labels = encoded.dictionary.to_numpy(zero_copy_only=False)
+    if is_text(array.type):
+        labels = labels.astype(str)
+    elif labels.dtype == object:
+        labels = np.array(labels.tolist())
+    elif labels.dtype.kind in "iu" and labels.dtype != np.uint64:
+        labels = labels.astype(np.int64)
+    return labels, encoded.indices.to_numpy()

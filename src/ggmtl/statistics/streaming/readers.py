@@ -1,0 +1,187 @@
+"""The constructors of :class:`TaskStatistics` for rows that are on disk, in a stream or on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ggmtl.statistics.task_statistics import TaskStatistics
+
+# What each constructor needs is imported when it is called: pyarrow, dask and pyspark are optional.
+
+
+class StreamReaders:
+    """Statistics add up, so the rows may be anywhere."""
+
+    @classmethod
+    def from_parquet(
+        cls,
+        path: Any,
+        *,
+        task: str,
+        target: str,
+        features: Iterable[str] | None = None,
+        sample_weight: str | None = None,
+        folds: int | None = None,
+        batch_rows: int | None = None,
+        progress: Callable[[Any], object] | None = None,
+        categories: Mapping[str, Sequence[Any]] | str | None = None,
+        drop_missing: bool = False,
+    ) -> TaskStatistics:
+        """Collect the statistics of Parquet files that need not fit in memory.
+
+        Memory: the statistics, 8·K·n·(d+2)² bytes for n tasks, d features and K folds; one batch and its floats,
+        about twice 32 MB unless `batch_rows` says otherwise; and the reader's buffers, a few times 16 MB and a page
+        of every column read. Tasks are discovered as they appear.
+
+        Parameters
+        ----------
+        path : path, or list of paths
+            A file, a folder, a glob pattern or a remote address; ``key=value`` folders (Hive) become columns.
+        task, target : str
+            Columns of the task labels and of the target.
+        features : list of str, optional
+            Feature columns; by default all others.
+        sample_weight : str, optional
+            Column of weights: two counts a row twice, zero leaves it out.
+        folds : int, optional
+            Number of folds K. The fold of a row is a hash of its features and target modulo K, so that another
+            run, batch size, order of rows or machine puts it in the same fold.
+        batch_rows : int, optional
+            Rows summed at a time; by default as many as fill 32 MB. Changes the sums by rounding only.
+        progress : callable, optional
+            Called about every two seconds, and at the end, with an object that has ``rows``, ``tasks``,
+            ``seconds``, ``rows_per_second`` and ``source``. The same is logged to "ggmtl" at level INFO.
+        categories : dict or "auto", optional
+            ``{column: values}``: such a column becomes a 0/1 feature ``"column=value"`` for each value but the
+            first, which the others are compared with. "auto" finds the values of every text column in a first
+            pass, in sorted order, 200 at most.
+        drop_missing : bool
+            Leave out rows with missing or infinite values, and log how many, instead of refusing them. A missing
+            task label is always refused.
+        """
+        from ggmtl.statistics.streaming.sources import FileSource
+
+        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing, progress)
+        return _read(lambda: FileSource(path, "parquet"), options)
+
+    @classmethod
+    def from_csv(
+        cls,
+        path: Any,
+        *,
+        task: str,
+        target: str,
+        features: Iterable[str] | None = None,
+        sample_weight: str | None = None,
+        folds: int | None = None,
+        batch_rows: int | None = None,
+        progress: Callable[[Any], object] | None = None,
+        categories: Mapping[str, Sequence[Any]] | str | None = None,
+        drop_missing: bool = False,
+    ) -> TaskStatistics:
+        """Collect the statistics of CSV files that need not fit in memory.
+
+        Everything as in :meth:`from_parquet`. Whole numbers in feature and target columns are read as floats; the
+        type of the task labels is that of the first lines of the first file. An empty field is a missing value.
+        """
+        from ggmtl.statistics.streaming.sources import FileSource
+
+        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing, progress)
+        return _read(lambda: FileSource(path, "csv"), options)
+
+    @classmethod
+    def from_arrow_stream(
+        cls,
+        stream: Any,
+        *,
+        task: str,
+        target: str,
+        features: Iterable[str] | None = None,
+        sample_weight: str | None = None,
+        folds: int | None = None,
+        batch_rows: int | None = None,
+        progress: Callable[[Any], object] | None = None,
+        categories: Mapping[str, Sequence[Any]] | str | None = None,
+        drop_missing: bool = False,
+    ) -> TaskStatistics:
+        """Collect the statistics of any object with ``__arrow_c_stream__``.
+
+        Such are a DuckDB relation (the query is run and its result never held), a Polars data frame, a pyarrow
+        ``RecordBatchReader`` or ``Table``. Everything as in :meth:`from_parquet`; memory besides the statistics
+        and a batch is what the object itself holds.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> table = pa.table({"shop": ["u", "v", "v"], "x": [1.0, 2.0, 4.0], "y": [1.0, 3.0, 5.0]})
+        >>> from ggmtl import TaskStatistics
+        >>> TaskStatistics.from_arrow_stream(table, task="shop", target="y").gram.ravel().tolist()
+        [1.0, 20.0]
+        """
+        from ggmtl.statistics.streaming.sources import StreamSource
+
+        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing, progress)
+        return _read(lambda: StreamSource(stream), options)
+
+    @classmethod
+    def from_dask(
+        cls,
+        frame: Any,
+        *,
+        task: str,
+        target: str,
+        features: Iterable[str] | None = None,
+        sample_weight: str | None = None,
+        folds: int | None = None,
+        batch_rows: int | None = None,
+        categories: Mapping[str, Sequence[Any]] | str | None = None,
+        drop_missing: bool = False,
+    ) -> TaskStatistics:
+        """Collect the statistics of a Dask data frame where its rows are.
+
+        Every partition is reduced to its sums on a worker, eight sums at a time are added on the workers, and the
+        total comes back. Partitions of a lost worker are computed again by Dask. Parameters as in
+        :meth:`from_parquet`; for progress see Dask's dashboard.
+        """
+        from ggmtl.statistics.streaming.batches import StreamOptions
+        from ggmtl.statistics.streaming.dask import read_dask
+
+        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing)
+        return read_dask(frame, StreamOptions(*options))
+
+    @classmethod
+    def from_spark(
+        cls,
+        frame: Any,
+        *,
+        task: str,
+        target: str,
+        features: Iterable[str] | None = None,
+        sample_weight: str | None = None,
+        folds: int | None = None,
+        batch_rows: int | None = None,
+        categories: Mapping[str, Sequence[Any]] | str | None = None,
+        drop_missing: bool = False,
+    ) -> TaskStatistics:
+        """Collect the statistics of a Spark data frame where its rows are.
+
+        Every partition becomes one binary row with its sums (``mapInArrow``; ``ggmtl`` must be installed on the
+        executors), the rows are added eight at a time in rounds, and one comes back: statistics of at most two
+        gigabytes. Lost tasks are computed again by Spark. Parameters as in :meth:`from_parquet`; for progress
+        see Spark's pages.
+        """
+        from ggmtl.statistics.streaming.batches import StreamOptions
+        from ggmtl.statistics.streaming.spark import read_spark
+
+        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing)
+        return read_spark(frame, StreamOptions(*options))
+
+
+def _read(open_source: Callable[[], Any], options: tuple[Any, ...]) -> TaskStatistics:
+    from ggmtl.statistics.streaming.batches import StreamOptions
+    from ggmtl.statistics.streaming.single_pass import read_source
+
+    checked = StreamOptions(*options)
+    return read_source(open_source(), checked)

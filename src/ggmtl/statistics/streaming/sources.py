@@ -1,0 +1,222 @@
+"""Where record batches come from: Parquet and CSV files, and any object that streams Arrow data."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ggmtl.errors import InputError, InputTypeError, require
+from ggmtl.statistics.streaming.batches import StreamOptions, is_number, is_text, not_utf8_message
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SUFFIXES = {"parquet": (".parquet", ".parq", ".pq"), "csv": (".csv", ".csv.gz", ".csv.bz2", ".csv.zst")}
+# Bytes, and rows at most, that are decoded at a time.
+_READ_BYTES, _READ_ROWS = 2**24, 2**17
+_PAGE_BYTES = 2**16
+
+
+class FileSource:
+    """Record batches of Parquet or CSV files, file after file, with ``key=value`` folders as columns.
+
+    No row group is ever in memory whole: Parquet pages are decoded as their rows are asked for.
+    """
+
+    def __init__(self, path: Any, file_format: str):
+        self._dataset = require("pyarrow.dataset", "cli", f"Reading {file_format} files")
+        self._format = file_format
+        self._files, self._base = find_files(path, file_format)
+        self._name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else f"{self._files[0]} (and others)"
+        self._data = self._open(None)
+
+    @property
+    def name(self) -> str:
+        """The path as given, for messages about all files."""
+        return self._name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns and types, those of the first file and of the folders' keys."""
+        return self._data.schema
+
+    def prepare(self, options: StreamOptions, features: Sequence[str]) -> None:
+        """Read the numbers of a CSV file as float64, whatever its first lines look like; refuse other encodings."""
+        if self._format != "csv":
+            return
+        arrow = require("pyarrow", "cli", "Reading CSV files")
+        schema, types = self.schema, arrow.types
+        for column in (options.task, options.target, *features):
+            # Text that is not UTF-8 is taken for bytes.
+            if types.is_binary(schema.field(column).type):
+                raise InputError(not_utf8_message(self._name, column))
+        for column in (*features, options.target, options.sample_weight):
+            kind = schema.field(column).type if column in schema.names else None
+            if column is not None and kind is not None and (types.is_integer(kind) or types.is_null(kind)):
+                schema = schema.set(schema.get_field_index(column), arrow.field(column, arrow.float64()))
+        self._data = self._open(schema)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """The name of a file and a batch of its rows, until there are no more."""
+        arrow = require("pyarrow", "cli", f"Reading {self._format} files")
+        for fragment in self._data.get_fragments():
+            try:
+                for batch in self._fragment_batches(fragment, list(columns)):
+                    yield fragment.path, batch
+            except (arrow.ArrowException, OSError) as error:
+                if _tells_of_encoding(error):
+                    raise InputError(not_utf8_message(fragment.path)) from error
+                raise InputError(f"{fragment.path} cannot be read: {error}") from error
+
+    def _fragment_batches(self, fragment: Any, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        keys = self._dataset.get_partition_keys(fragment.partition_expression)
+        own = [column for column in columns if column not in keys]
+        if self._format == "parquet" and own:
+            return self._parquet_batches(fragment, columns, keys)
+        return fragment.to_batches(
+            schema=self.schema,
+            columns=columns,
+            batch_size=_rows_at_a_time(columns),
+            batch_readahead=1,
+            fragment_readahead=1,
+            fragment_scan_options=self._csv_options() if self._format == "csv" else None,
+        )
+
+    def _parquet_batches(self, fragment: Any, columns: list[str], keys: dict) -> Iterator[pa.RecordBatch]:
+        """The scanner of a data set would read row groups whole; a file by itself is read page by page."""
+        arrow = require("pyarrow", "cli", "Reading Parquet files")
+        parquet = require("pyarrow.parquet", "cli", "Reading Parquet files")
+        with parquet.ParquetFile(
+            fragment.path, filesystem=fragment.filesystem, pre_buffer=False, buffer_size=_PAGE_BYTES
+        ) as file:
+            own = [column for column in columns if column not in keys and column in file.schema_arrow.names]
+            for batch in file.iter_batches(_rows_at_a_time(columns), columns=own):
+                constants = {c: arrow.repeat(arrow.scalar(keys.get(c)), len(batch)) for c in columns if c not in own}
+                arrays = [batch.column(c) if c in own else constants[c] for c in columns]
+                kinds = [self.schema.field(c).type for c in columns]
+                yield arrow.RecordBatch.from_arrays([_as_kind(a, k) for a, k in zip(arrays, kinds)], names=columns)
+
+    def _open(self, schema: pa.Schema | None) -> Any:
+        arrow = require("pyarrow", "cli", f"Reading {self._format} files")
+        try:
+            return self._dataset.dataset(
+                self._files,
+                schema=schema,
+                format=self._file_format(),
+                partitioning="hive",
+                partition_base_dir=self._base,
+            )
+        except (arrow.ArrowException, OSError) as error:
+            raise InputError(f"{self._name} cannot be read: {error}") from error
+
+    def _file_format(self) -> Any:
+        if self._format == "parquet":
+            return self._dataset.ParquetFileFormat()
+        csv = require("pyarrow.csv", "cli", "Reading CSV files")
+        return self._dataset.CsvFileFormat(convert_options=csv.ConvertOptions(strings_can_be_null=True))
+
+    def _csv_options(self) -> Any:
+        csv = require("pyarrow.csv", "cli", "Reading CSV files")
+        return self._dataset.CsvFragmentScanOptions(convert_options=csv.ConvertOptions(strings_can_be_null=True))
+
+
+class StreamSource:
+    """Record batches of any object with ``__arrow_c_stream__``: a DuckDB relation, a Polars frame, a reader."""
+
+    def __init__(self, stream: Any):
+        arrow = require("pyarrow", "cli", "Reading Arrow streams")
+        if not hasattr(stream, "__arrow_c_stream__"):
+            raise InputTypeError(
+                "stream must offer __arrow_c_stream__, as a DuckDB relation, a Polars data frame or a pyarrow "
+                f"RecordBatchReader or Table does. Got {type(stream).__name__} instead."
+            )
+        self.name = f"The {type(stream).__name__}"
+        # A reader can be read once; everything else hands out a new stream every time it is asked.
+        self._stream = stream
+        self._reader = arrow.RecordBatchReader.from_stream(stream)
+        self._is_fresh, self._once = True, isinstance(stream, arrow.RecordBatchReader)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns and types."""
+        return self._reader.schema
+
+    def prepare(self, options: StreamOptions, features: Sequence[str]) -> None:
+        """Nothing to do: the types of a stream are its own."""
+        if options.categories == "auto" and self._once:
+            raise InputError(
+                'categories="auto" reads the rows twice, which a RecordBatchReader cannot. Pass the categories as a '
+                "dictionary, or the table or relation that the reader came from."
+            )
+
+    def batches(self, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """The name of the stream and a batch of its rows, until there are no more."""
+        arrow = require("pyarrow", "cli", "Reading Arrow streams")
+        if not self._is_fresh:
+            self._reader = arrow.RecordBatchReader.from_stream(self._stream)
+        self._is_fresh = False
+        try:
+            for batch in self._reader:
+                chosen, rows = batch.select(list(columns)), _rows_at_a_time(columns)
+                for first in range(0, batch.num_rows, rows):
+                    yield self.name, chosen.slice(first, rows)
+        except (arrow.ArrowException, OSError) as error:
+            raise InputError(f"{self.name} cannot be read: {error}") from error
+
+
+def _tells_of_encoding(error: Exception) -> bool:
+    """Whether Arrow's words are those for text that is not UTF-8, first met after the types were settled."""
+    return "invalid utf8" in str(error).lower()
+
+
+def _as_kind(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The array in the type that the first file has, unless both are numbers or both are text."""
+    alike = any(is_a(array.type) and is_a(kind) for is_a in (is_number, is_text))
+    return array if alike else array.cast(kind)
+
+
+def _rows_at_a_time(columns: Sequence[str]) -> int:
+    return max(min(_READ_ROWS, _READ_BYTES // (8 * len(columns))), 1024)
+
+
+def find_files(path: Any, file_format: str) -> tuple[Any, str | None]:
+    """The files behind a file name, folder, glob pattern or list of them, sorted, and the folder they lie in."""
+    if not isinstance(path, (str, os.PathLike)):
+        files = [file for part in path for file in _list_files(os.fspath(part), file_format)]
+        if not files:
+            raise InputError(f"path must name at least one {file_format} file. Got an empty list instead.")
+        return files, None
+    text = os.fspath(path)
+    if "://" in text:
+        return text, None
+    return _list_files(text, file_format), text if os.path.isdir(text) else None
+
+
+def _list_files(text: str, file_format: str) -> list[str]:
+    if os.path.isfile(text):
+        return [text]
+    if os.path.isdir(text):
+        return _in_folder(Path(text), file_format)
+    found = sorted(glob.glob(text, recursive=True))
+    if not found:
+        raise InputError(f"There is no file {text!r}. Give a {file_format} file, a folder of them, or a glob pattern.")
+    return [file for part in found for file in _list_files(part, file_format)]
+
+
+def _in_folder(folder: Path, file_format: str) -> list[str]:
+    endings = SUFFIXES[file_format]
+    files = sorted(str(file) for file in _visible_files(folder) if file.name.lower().endswith(endings))
+    if not files:
+        raise InputError(f"The folder {str(folder)!r} has no file that ends in {' or '.join(endings)}.")
+    return files
+
+
+def _visible_files(folder: Path) -> Iterable[Path]:
+    """Files below the folder, without those that engines hide behind a dot or an underscore."""
+    for file in folder.rglob("*"):
+        hidden = any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
+        if file.is_file() and not hidden:
+            yield file
