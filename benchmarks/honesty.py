@@ -49,20 +49,20 @@ def fit_with_folds(data: TaskData, options: dict[str, Any]) -> tuple[GGMTLRegres
     with patch.object(path, "learn_levels", recording):
         model = GGMTLRegressor(**options).fit(data.X, data.y, tasks=data.tasks)
     whole, *folds = learned
-    chosen = next(k for k, fit in enumerate(whole) if fit is model._path_result.best)
+    chosen = next(k for k, fit in enumerate(whole) if fit is model.state_.family.best)
     return model, np.array([levels[chosen].coefficients for levels in folds])
 
 
 def report_and_truth(data: TaskData, options: dict[str, Any]) -> tuple[float, float, float]:
     """Reported mean squared error, the fold models' on fresh rows, and the report's standard error; in units of y²."""
     model, folds = fit_with_folds(data, options)
-    errors, chosen = model._path_result.errors, model._path_result.chosen
+    errors, chosen = model.state_.family.errors, model.state_.family.chosen
     fresh = TaskStatistics.from_arrays(data.test.X, data.test.y, data.test.tasks)
-    (loss,) = model._scaling.design(fresh)
+    (loss,) = model.scaling_.design(fresh)
     # Every fold model is asked for as often as it was asked in the report.
     asked = errors.count / loss.count
     truth = sum((2.0 * loss.task_values(models) * share).sum() for models, share in zip(folds, asked))
-    unit = model._scaling.target_scale**2
+    unit = model.scaling_.target_scale**2
     return (
         float(errors.mean()[chosen] * unit),
         float(truth / errors.count.sum() * unit),

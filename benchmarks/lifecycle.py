@@ -28,6 +28,7 @@ from sklearn.exceptions import ConvergenceWarning
 from ggmtl import GGMTLRegressor
 from ggmtl.data.task_data import TaskData
 from ggmtl.datasets import load_exam, load_school, make_clusters
+from ggmtl.inference.uncertainty import noise_variance
 
 SETS: dict[str, Callable[[], TaskData]] = {
     "exam": load_exam,
@@ -92,7 +93,7 @@ def measure_new_tasks(data: TaskData, seed: int) -> dict[str, float]:
     edges = float(model.graph_.n_edges)
     whole, refit_seconds = fit(data, np.concatenate([rows.old_train, rows.few]))
     started = time.process_time()
-    model._noise_variance()
+    noise_variance(model.state_)
     first_seconds = time.process_time() - started
     seconds = []
     for name in np.unique(data.tasks[rows.few]):

@@ -83,16 +83,16 @@ def survey_again(model: GGMTLRegressor) -> None:
 
 def deviation(model: GGMTLRegressor, found: EdgeExplanation) -> float:
     """The largest relative deviation of the errors, and of their change, from full refits with and without the edge."""
-    if not np.isfinite(model._fit_used.hub).all():
+    if not np.isfinite(model.state_.level.hub).all():
         # One model for all tasks: no edge changes it.
         return abs(found.error_without - found.error) / found.error
     i, j = sorted(np.searchsorted(model.tasks_, np.array(found.tasks)))
-    folded, unit = model._folded(), model._scaling.target_scale
+    folded, unit = model.state_.folded(), model.scaling_.target_scale
     refits = []
     for drop in (False, True):
         total, count = np.zeros(len(model.tasks_)), np.zeros(len(model.tasks_))
         for k in folded.scored:
-            problem, values = present_problem(model._fit_used, folded.training(k), model._settings_used)
+            problem, values = present_problem(model.state_.level, folded.training(k), model.state_.settings)
             edge = (problem.edges == [i, j]).all(axis=1) & drop
             models = solve_inner(problem, np.where(edge, 0.0, values), tol=1e-12).coefficients
             total, count = total + 2.0 * folded.parts[k].task_values(models), count + folded.parts[k].count

@@ -171,7 +171,7 @@ def test_a_fit_in_another_order_is_as_good(monkeypatch):
     for numbers in (1 << 40, 0):
         monkeypatch.setattr(scaled, "VAST_NUMBERS", numbers)
         graphs = learn_levels(FoldedLoss((loss,)), settings, np.arange(400), "evidence", True)
-        errors[numbers] = [np.linalg.norm(fit.coefficients - models) for fit in graphs]
+        errors[numbers] = [np.linalg.norm(fit.coefficients - models) for fit in graphs.values()]
     np.testing.assert_allclose(errors[0], errors[1 << 40], rtol=0.05)
     assert errors[0][-2] < 0.95 * np.linalg.norm(hub.coefficients - models)
 
@@ -185,7 +185,7 @@ def test_the_chosen_level_of_very_many_tasks_gets_accurate_models(monkeypatch, s
         monkeypatch.setattr(scaled, "order_of", lambda *_: None)
     loss = losses(smooth(), 9)
     settings = Settings("squared_l2", KNN(), None, True, np.arange(6) < 5)
-    rough = learn_levels(FoldedLoss((loss,)), settings, np.arange(400), "evidence", True)[-2]
+    rough = learn_levels(FoldedLoss((loss,)), settings, np.arange(400), "evidence", True)["graph"]
     fine = with_accurate_models(rough, loss)
     model = EvidenceModel(loss, rough.edges, rough.coupling, rough.hub)
     exact = np.linalg.solve(model.system(rough.edge_values).dense(), loss.moment.ravel()).reshape(loss.moment.shape)

@@ -322,7 +322,7 @@ def test_the_regressor_fits_on_the_device_it_is_given(monkeypatch, tmp_path):
 def test_many_folds_become_one_held_out_and_the_rest(monkeypatch):
     X, y, tasks = rows_of()
     statistics = TaskStatistics.from_arrays(X, y, tasks, folds=4)
-    folds = GGMTLRegressor().fit_statistics(statistics)._folded()
+    folds = GGMTLRegressor().fit_statistics(statistics).state_.folded()
     placed = placing.on_device(folds, "cpu")
     assert placed.scored == (1,)
     for mine, true in zip(placed.parts, (folds.training(0), folds.parts[0])):

@@ -14,7 +14,6 @@ from ggmtl import GGMTLRegressor, load_model
 from ggmtl.bilevel.level import GraphFit
 from ggmtl.datasets import make_clusters
 from ggmtl.errors import InputError, ParameterError
-from ggmtl.estimators.level_evidence import check_evidence
 from ggmtl.evidence import (
     log_determinants as evidence_lanczos,
 )
@@ -32,6 +31,7 @@ from ggmtl.evidence.level_value import level_evidence
 from ggmtl.evidence.sampled_search import graph_evidence
 from ggmtl.evidence.sampled_value import evidence_gain, sampled_evidence
 from ggmtl.evidence.selection import list_description
+from ggmtl.inference.model_evidence import check_evidence
 from ggmtl.statistics.least_squares import LeastSquares
 
 RIDGE = 1e-6
@@ -356,12 +356,12 @@ def line():
 
 
 def dense_value(model: GGMTLRegressor) -> float:
-    fit, loss = model._fit_used, model._folded().total
+    fit, loss = model.state_.level, model.state_.folded().total
     return dense_evidence(fit.weighed(loss), fit.edges, fit.edge_values, fit.coupling, fit.hub, ridge=1e-10)
 
 
 def test_evidence_of_a_small_graph_is_its_criterion_without_the_description(line):
-    found, fit = line.evidence(), line._fit_used
+    found, fit = line.evidence(), line.state_.level
     assert (fit.edge_values > 0).sum() == len(fit.edges) == 30
     assert found.standard_error == 0.0
     assert found.value == pytest.approx(-dense_value(line), abs=1e-6)
@@ -375,7 +375,7 @@ def test_evidence_of_a_large_graph_is_that_of_dense_determinants(line, monkeypat
     monkeypatch.setattr(by_evidence, "EXACT_SIZE", 0)
     model = along_a_line(GGMTLRegressor(validation=2))
     found, more = model.evidence(), model.evidence(n_probes=200)
-    assert np.isnan(model._fit_used.value)
+    assert np.isnan(model.state_.level.value)
     for estimate in (found, more):
         assert 0 < abs(estimate.value + dense_value(model)) < 4 * estimate.standard_error
         assert estimate.gain - estimate.value == pytest.approx(line.evidence().gain - line.evidence().value, abs=1e-6)
@@ -390,18 +390,17 @@ def test_evidence_of_clusters_is_exact_at_any_size(monkeypatch):
     data = make_clusters(3, n_tasks=12, n_features=4, n_samples=10, noise=0.3, random_state=0)
     model = GGMTLRegressor(validation=2).fit(data.X, data.y, tasks=data.tasks)
     found = model.evidence()
-    assert len(model._fit_used.edges) == 18
+    assert len(model.state_.level.edges) == 18
     assert found.standard_error == 0.0
-    assert found.value == pytest.approx(cluster_description(12, 3) - model._fit_used.value, abs=1e-6)
+    assert found.value == pytest.approx(cluster_description(12, 3) - model.state_.level.value, abs=1e-6)
     assert found.value == pytest.approx(-dense_value(model), abs=1e-6)
 
 
 def test_evidence_of_the_hub_is_its_criterion(line):
     model = deepcopy(line)
-    names = [level.name for level in model._path_result.levels]
-    model._path_result = replace(model._path_result, chosen=names.index("hub"))
+    model.state_ = replace(model.state_, family=replace(model.state_.family, weights={"hub": 1.0}))
     found = model.evidence()
-    assert found.value == pytest.approx(-model._fit_used.value, abs=1e-6)
+    assert found.value == pytest.approx(-model.state_.level.value, abs=1e-6)
     assert (found.standard_error, found.gain) == (0.0, 0.0)
 
 
@@ -425,7 +424,7 @@ def test_sampled_evidence_solves_for_attached_tasks_too(line, monkeypatch):
     found = model.evidence(n_probes=200)
     assert 0 < found.standard_error < 0.3
     assert abs(found.value - exact.value) < 4 * found.standard_error
-    fit, loss = model._fit_used, model._folded().total
+    fit, loss = model.state_.level, model.state_.folded().total
     joint = edge_evidence(EvidenceModel(loss, fit.edges, fit.coupling, fit.hub), fit.edge_values).coefficients
     assert np.abs(joint - fit.coefficients).max() > 1e-2
     together = graph_evidence(loss, replace(fit, coefficients=joint), n_probes=200)
@@ -458,17 +457,17 @@ def test_levels_without_a_hub_have_no_evidence(level, n_tasks):
     random = np.random.default_rng(0)
     X, tasks = random.standard_normal((40, 2)), np.arange(40) % n_tasks
     model = GGMTLRegressor().fit(X, X[:, 0] + random.standard_normal(40), tasks=tasks)
-    assert model._fit_used.name == level
+    assert model.state_.level.name == level
     with pytest.raises(InputError, match=f"{level} level.*no evidence.*path_"):
         model.evidence()
 
 
 def test_other_criteria_and_penalties_have_no_evidence(line):
-    check_evidence(line._path_result, "squared_l2")
+    check_evidence(line.state_.family, "squared_l2")
     with pytest.raises(InputError, match="penalty='l1'"):
-        check_evidence(line._path_result, "l1")
+        check_evidence(line.state_.family, "l1")
     with pytest.raises(InputError, match="criterion='validation'"):
-        check_evidence(replace(line._path_result, criterion="validation"), "squared_l2")
+        check_evidence(replace(line.state_.family, criterion="validation"), "squared_l2")
     data = make_clusters(2, n_tasks=6, n_features=2, random_state=0)
     paper = GGMTLRegressor(hub=False, validation=0.2, edge_entropy=0.0).fit(data.X, data.y, tasks=data.tasks)
     with pytest.raises(InputError, match=r"hub=False instead\. Fit with these"):

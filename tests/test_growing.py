@@ -56,19 +56,19 @@ def test_rows_of_an_interrupted_call_are_not_counted(data, monkeypatch):
         patch.setattr(estimator, "fit_path", interrupted)
         with pytest.raises(KeyboardInterrupt):
             model.partial_fit(data.X[~old], data.y[~old], tasks=data.tasks[~old])
-    assert model._statistics.count.sum() == old.sum()
+    assert model.state_.statistics.count.sum() == old.sum()
     model.partial_fit(data.X[~old], data.y[~old], tasks=data.tasks[~old])
-    assert model._statistics.count.sum() == len(old)
+    assert model.state_.statistics.count.sum() == len(old)
 
 
 def test_nothing_of_an_earlier_fit_stays(data, model):
     model.set_params(hub=False).fit(data.X, data.y, tasks=data.tasks, groups=np.arange(len(data.y)))
     assert not hasattr(model, "hub_coef_")
     assert not hasattr(model, "hub_intercept_")
-    assert model._group_folds
+    assert model.state_.form.group_folds
     model.fit_statistics(TaskStatistics.from_arrays(data.X, data.y, data.tasks, folds=5))
-    assert model._group_folds is None
-    assert model._table_kind is None
+    assert model.state_.form.group_folds is None
+    assert model.state_.form.table_kind is None
 
 
 def test_warnings_name_the_line_of_the_user(data):
@@ -109,8 +109,8 @@ def test_edges_of_all_levels_follow_a_task_that_comes_between(data, model):
     def pairs():
         return [
             {tuple(pair) for pair in model.tasks_[level.edges].tolist()}
-            for place, level in enumerate(model._path_result.levels)
-            if place != model._path_result.chosen
+            for name, level in model.state_.family.levels.items()
+            if name != model.state_.family.chosen
         ]
 
     before = pairs()
@@ -144,7 +144,7 @@ def test_a_single_target_is_no_row_of_the_first_task(columns):
     for wrong in (Y[:, 0], Y[:, :2], np.column_stack([Y, Y[:, 0]])):
         with pytest.raises(InputError, match="the 3 columns that it had in fit"):
             model.partial_fit(X, wrong)
-    assert model.partial_fit(X, Y)._statistics.count.tolist() == [120.0] * 3
+    assert model.partial_fit(X, Y).state_.statistics.count.tolist() == [120.0] * 3
     with pytest.raises(InputError, match="the one dimension that it had in fit"):
         GGMTLRegressor().fit(X, Y[:, 0]).partial_fit(X, Y)
 
@@ -158,7 +158,7 @@ def test_columns_of_fit_stay_welcome_after_a_task_came(columns, tmp_path, label)
         model.partial_fit(X, Y)
     model.save(tmp_path / "model.ggmtl", keep_statistics=True)
     loaded = load_model(tmp_path / "model.ggmtl").partial_fit(X, Y, relearn=False)
-    assert loaded._statistics.count.tolist() == [240.0, 240.0, 240.0, 5.0]
+    assert loaded.state_.statistics.count.tolist() == [240.0, 240.0, 240.0, 5.0]
     with pytest.raises(InputError, match="the 3 columns"):
         loaded.partial_fit(X, Y[:, 0])
 
@@ -173,9 +173,9 @@ def test_a_task_without_rows_is_as_noisy_as_the_mean_of_all():
 def test_rows_of_a_matrix_that_come_again_stay_in_their_folds(columns):
     X, Y = columns
     model = GGMTLRegressor().fit(X, Y)
-    before = model._statistics.cross.copy()
+    before = model.state_.statistics.cross.copy()
     model.partial_fit(X[::-1], Y[::-1], relearn=False)
-    np.testing.assert_allclose(model._statistics.cross, 2.0 * before, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(model.state_.statistics.cross, 2.0 * before, rtol=1e-9, atol=1e-9)
 
 
 # ---------------------------------------------------------------- stability takes what fit takes

@@ -13,6 +13,7 @@ from ggmtl import GGMTLRegressor, load_model
 from ggmtl.bilevel.inner import solve_inner
 from ggmtl.bilevel.level import present_problem, refit
 from ggmtl.errors import InputError, ParameterError
+from ggmtl.inference.uncertainty import noise_variance
 from ggmtl.inspection import edge_stability, explain_edge, markov_clusters, transfer_report
 from ggmtl.inspection.outliers import unlike_others
 from ggmtl.inspection.resampling import blocks_of, draw, weighted
@@ -42,10 +43,10 @@ def heaviest(model):
 
 def held_out_errors(model, i, j, drop):
     """Squared errors of all tasks and rows, by solving every fold anew."""
-    folded, fit = model._folded(), model._fit_used
+    folded, fit = model.state_.folded(), model.state_.level
     total, count = 0.0, 0.0
     for k in folded.scored:
-        problem, values = present_problem(fit, folded.training(k), model._settings_used)
+        problem, values = present_problem(fit, folded.training(k), model.state_.settings)
         edge = (problem.edges == [i, j]).all(axis=1)
         weights = np.where(edge, 0.0, values) if drop else values
         models = solve_inner(problem, weights, tol=1e-12).coefficients
@@ -57,7 +58,7 @@ def held_out_errors(model, i, j, drop):
 def test_held_out_error_without_an_edge_is_that_of_a_refit(fitted):
     a, b, i, j = heaviest(fitted)
     found = explain_edge(fitted, a, b)
-    unit = fitted._scaling.target_scale
+    unit = fitted.scaling_.target_scale
     for drop, pair, everyone in (
         (False, found.error, found.total_error),
         (True, found.error_without, found.total_error_without),
@@ -71,12 +72,12 @@ def test_held_out_error_without_an_edge_is_that_of_a_refit(fitted):
 
 def test_how_coefficients_moved_is_the_difference_of_two_fits(fitted):
     a, b, i, j = heaviest(fitted)
-    fit, total = fitted._fit_used, fitted._folded().total
+    fit, total = fitted.state_.level, fitted.state_.folded().total
     keep = ~(fit.edges == [i, j]).all(axis=1)
     without = refit(
-        replace(fit, edges=fit.edges[keep], edge_values=fit.edge_values[keep]), total, fitted._settings_used
+        replace(fit, edges=fit.edges[keep], edge_values=fit.edge_values[keep]), total, fitted.state_.settings
     )
-    slopes, intercept = fitted._scaling.to_user_units(without.coefficients)
+    slopes, intercept = fitted.scaling_.to_user_units(without.coefficients)
     explained = explain_edge(fitted, b, a)
     assert explained.tasks == (b, a)
     for k, item in enumerate(explained.features[:-1]):
@@ -91,20 +92,20 @@ def test_how_coefficients_moved_is_the_difference_of_two_fits(fitted):
 
 def test_standard_error_of_a_difference_is_the_dense_one(fitted):
     a, b, i, j = heaviest(fitted)
-    fit = fitted._fit_used
-    problem, values = present_problem(fit, fitted._folded().total, fitted._settings_used)
+    fit = fitted.state_.level
+    problem, values = present_problem(fit, fitted.state_.folded().total, fitted.state_.settings)
     values = np.where((problem.edges == [i, j]).all(axis=1), 0.0, values)
     n, p = problem.loss.moment.shape
     inverse = np.linalg.inv(problem.system(values).dense()).reshape(n, p, n, p)
     block = inverse[i, :, i] + inverse[j, :, j] - inverse[i, :, j] - inverse[j, :, i]
-    scale = fitted._scaling.target_scale / fitted._scaling.scale
-    expected = scale * np.sqrt(fitted._noise_variance() * np.diag(block)[:-1])
+    scale = fitted.scaling_.target_scale / fitted.scaling_.scale
+    expected = scale * np.sqrt(noise_variance(fitted.state_) * np.diag(block)[:-1])
     found = [item.standard_error for item in explain_edge(fitted, a, b).features[:-1]]
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_a_pair_without_an_edge_is_said_to_have_none(fitted):
-    linked = {tuple(edge) for edge in fitted._fit_used.edges[fitted._fit_used.edge_values > 0].tolist()}
+    linked = {tuple(edge) for edge in fitted.state_.level.edges[fitted.state_.level.edge_values > 0].tolist()}
     i, j = next((i, j) for i in range(9) for j in range(i + 1, 9) if (i, j) not in linked)
     found = explain_edge(fitted, fitted.tasks_[i], fitted.tasks_[j])
     assert not found.linked
@@ -144,7 +145,7 @@ def test_explanations_work_for_hub_pooled_and_robust_models():
 
 def test_transfer_errors_are_those_of_plain_cross_validation(fitted):
     report = transfer_report(fitted)
-    folded = fitted._folded()
+    folded = fitted.state_.folded()
     squared, count = 0.0, 0.0
     for k in folded.scored:
         loss = folded.training(k)
@@ -152,8 +153,8 @@ def test_transfer_errors_are_those_of_plain_cross_validation(fitted):
         squared = squared + 2 * folded.parts[k].task_values(np.tile(pooled, (9, 1)))
         count = count + folded.parts[k].count
     k = report.levels.index("pooled")
-    np.testing.assert_allclose(report.errors[:, k], np.sqrt(squared / count) * fitted._scaling.target_scale)
-    assert report.total[k] == pytest.approx(np.sqrt(squared.sum() / count.sum()) * fitted._scaling.target_scale)
+    np.testing.assert_allclose(report.errors[:, k], np.sqrt(squared / count) * fitted.scaling_.target_scale)
+    assert report.total[k] == pytest.approx(np.sqrt(squared.sum() / count.sum()) * fitted.scaling_.target_scale)
     assert set(report.levels) == {"pooled", "hub", "intercepts", "independent", "graph"}
     assert report.chosen == "graph"
 
@@ -168,7 +169,7 @@ def test_results_are_shown_in_one_line(fitted):
     a, b, *_ = heaviest(fitted)
     nothing = np.zeros(0)
     stability = EdgeStability(fitted.tasks_, np.zeros((0, 2), int), nothing, nothing, nothing, nothing, 7)
-    shown = [explain_edge(fitted, a, b), transfer_report(fitted), fitted._statistics, stability]
+    shown = [explain_edge(fitted, a, b), transfer_report(fitted), fitted.state_.statistics, stability]
     for result in shown:
         text = repr(result)
         assert text.startswith(f"{type(result).__name__}(")
@@ -295,7 +296,7 @@ def test_explanations_follow_a_model_that_changes():
 def test_all_blocks_once_are_all_rows(fitted):
     X, y, tasks = make(np.random.default_rng(0))
     blocks, _ = blocks_of(fitted, X * [1.0, 100.0, 0.01] + 5.0, 10 * y, tasks)
-    total = fitted._folded().total
+    total = fitted.state_.folded().total
     once = weighted(blocks, np.ones((len(blocks), 9)))
     np.testing.assert_allclose(once.gram, total.gram, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(once.moment, total.moment, rtol=1e-9, atol=1e-9)

@@ -13,7 +13,8 @@ from ggmtl import GGMTLRegressor, kernels
 from ggmtl.datasets import make_clusters
 from ggmtl.errors import ParameterError
 from ggmtl.estimators import regressor as estimator
-from ggmtl.inspection import effects, explain_edge
+from ggmtl.inference.removal import TrainedModels
+from ggmtl.inspection import explain_edge
 from ggmtl.kernels import Cycle, Operator, reference
 from ggmtl.runtime import threads as threads_module
 from ggmtl.solve.preconditioners import BlockJacobi, GraphLevel, TwoLevel
@@ -338,7 +339,7 @@ def test_blas_runs_on_one_thread_within_fits_and_explanations(monkeypatch):
         return call
 
     monkeypatch.setattr(estimator, "fit_path", watched(estimator.fit_path))
-    monkeypatch.setattr(effects.Effects, "_question", watched(effects.Effects._question))
+    monkeypatch.setattr(TrainedModels, "pair_without", watched(TrainedModels.pair_without))
     with threadpool_limits(2, "blas"):
         if blas_threads() != {2}:
             pytest.skip("this BLAS has one thread only")

@@ -14,13 +14,16 @@ from sklearn.model_selection import KFold
 
 from ggmtl import KNN, Complete, Coordinates, GGMTLRegressor, load_model
 from ggmtl.bilevel.level import GraphFit
+from ggmtl.data.form import InputForm
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError, ModelFileError, ParameterError
 from ggmtl.estimators.model_file.container import _PREFIX, read_file, write_file
-from ggmtl.estimators.model_file.state import ModelState, write_model
+from ggmtl.estimators.model_file.state import write_model
 from ggmtl.estimators.model_file.values import decode, encode, round_mantissa
+from ggmtl.estimators.parameters import settings_of
+from ggmtl.fit.family import Family, by_name
 from ggmtl.fit.held_out import FoldErrors
-from ggmtl.fit.path import PathResult
+from ggmtl.fit.state import FittedState
 from ggmtl.graph import TaskGraph
 from ggmtl.runtime import files
 
@@ -109,7 +112,7 @@ def test_with_statistics_everything_can_be_asked_of_a_loaded_model(fitted, tmp_p
     model, X, tasks = fitted
     model.save(tmp_path / "m", keep_statistics=True)
     loaded = load_model(tmp_path / "m")
-    np.testing.assert_array_equal(loaded._statistics.cross, model._statistics.cross)
+    np.testing.assert_array_equal(loaded.state_.statistics.cross, model.state_.statistics.cross)
     deviations = [m.predict(X, tasks=tasks, return_std=True)[1] for m in (model, loaded)]
     np.testing.assert_allclose(deviations[1], deviations[0], rtol=1e-9)
 
@@ -194,30 +197,31 @@ def thousand_tasks(n_edges=4000):
     simple = [GraphFit(name, *nothing, float("nan")) for name in ("pooled", "hub", "independent")]
     fit = GraphFit("graph", *arrays, -1.5, reported_weights=graph.weights, supported=True)
     errors = FoldErrors(rng.random((4, 5, n)), np.full((5, n), 3.0))
-    facts = {"path_": [], "_reads_tasks": True, "_target_is_matrix": False, "_scored_from": 0}
-    facts |= {"_table_kind": None, "_attached": [], "_named": True}
-    return ModelState(
-        GGMTLRegressor().get_params(),
-        facts,
+    given = {"noise": 0.5, "standard_errors": rng.random((n, p)), "noise_ratios": None}
+    levels = by_name([*simple, fit])
+    return FittedState(
         names,
         tuple(f"feature {k}" for k in range(d)),
+        InputForm(),
         Scaling(rng.normal(size=d), 1.0 + rng.random(d), 0.3, 2.0, True),
-        PathResult((*simple, fit), errors, 3, "evidence"),
+        settings_of(GGMTLRegressor(), p),
+        Family.choosing(levels, errors, "graph", "evidence"),
         graph,
-        0.5,
-        rng.random((n, p)),
+        [],
+        None,
+        given=given,
     )
 
 
 def test_a_thousand_tasks_fit_in_four_hundred_kilobytes(tmp_path):
     state = thousand_tasks()
-    write_model(tmp_path / "m", state)
+    write_model(tmp_path / "m", GGMTLRegressor().get_params(), state)
     assert os.path.getsize(tmp_path / "m") < 400_000
     loaded = load_model(tmp_path / "m")
-    np.testing.assert_array_equal(loaded._coefficients, state.result.best.coefficients)
+    np.testing.assert_array_equal(loaded.state_.coefficients, state.level.coefficients)
     np.testing.assert_array_equal(loaded.graph_.weights, state.graph.weights)
-    np.testing.assert_array_equal(loaded._fit_used.reported_weights, state.graph.weights)
-    np.testing.assert_allclose(loaded._path_result.errors.task_mean(), state.result.errors.task_mean(), rtol=1e-3)
+    np.testing.assert_array_equal(loaded.state_.level.reported_weights, state.graph.weights)
+    np.testing.assert_allclose(loaded.state_.family.errors.task_mean(), state.family.errors.task_mean(), rtol=1e-3)
 
 
 # ---------------------------------------------------------------------- whole or not at all

@@ -8,11 +8,12 @@ import pytest
 from ggmtl import KNN, GGMTLRegressor, load_model
 from ggmtl.baselines import HubRegressor, IndependentRegressor, PooledRegressor
 from ggmtl.bilevel.level import GraphFit
+from ggmtl.data.folds import deal_folds
 from ggmtl.datasets import make_clusters, make_line
 from ggmtl.design.scaling import Scaling
+from ggmtl.fit.family import by_name, choose
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.levels import hub_level, independent_level, learn_levels, pooled_level
-from ggmtl.fit.path import choose
 from ggmtl.statistics.least_squares import FoldedLoss
 from ggmtl.statistics.task_statistics import TaskStatistics
 from test_bilevel import folded_of, settings_of
@@ -57,17 +58,17 @@ def test_a_graph_must_beat_the_best_simple_model_by_a_standard_error():
     noise = np.random.default_rng(0).normal(size=50)
     clearly_worse, alike, best = np.full(50, 5.0), 1.0 + 0.1 * noise**2, np.ones(50)
     errors = FoldErrors(np.stack([clearly_worse, alike, best])[:, None, :], count)
-    levels = [fit_named("pooled"), fit_named("hub"), fit_named("graph")]
-    assert choose(levels, errors) == 2
+    levels = by_name([fit_named("pooled"), fit_named("hub"), fit_named("graph")])
+    assert choose(levels, errors) == "graph"
     errors = FoldErrors(np.stack([clearly_worse, 1.0 + 0.1 * noise, best])[:, None, :], count)
-    assert choose(levels, errors) == 1
+    assert choose(levels, errors) == "hub"
 
 
 def test_the_simple_model_is_the_hub_unless_another_is_clearly_better():
     count = np.ones((1, 50))
     noise = 0.1 * np.random.default_rng(0).normal(size=50)
-    levels = [fit_named("pooled"), fit_named("hub"), fit_named("graph")]
-    for pooled, expected in ((0.999, 1), (1.01, 1), (0.5, 0)):
+    levels = by_name([fit_named("pooled"), fit_named("hub"), fit_named("graph")])
+    for pooled, expected in ((0.999, "hub"), (1.01, "hub"), (0.5, "pooled")):
         squared = np.stack([np.full(50, pooled) + noise, np.ones(50), np.full(50, 3.0)])
         assert choose(levels, FoldErrors(squared[:, None, :], count)) == expected
 
@@ -76,18 +77,18 @@ def test_of_graphs_about_as_good_the_sparsest_is_chosen():
     count = np.ones((1, 50))
     noise = np.random.default_rng(0).normal(size=50)
     squared = np.stack([np.full(50, 9.0), np.full(50, 5.0), 1.0 + 0.1 * noise, np.ones(50)])
-    levels = [fit_named("hub"), fit_named("graph"), fit_named("graph"), fit_named("graph")]
-    assert choose(levels, FoldErrors(squared[:, None, :], count)) == 2
+    levels = by_name([fit_named("hub"), fit_named("graph"), fit_named("graph"), fit_named("graph")])
+    assert choose(levels, FoldErrors(squared[:, None, :], count)) == "graph 2"
 
 
 def test_a_supported_graph_is_chosen_unless_clearly_worse():
     count = np.ones((1, 50))
-    levels = [fit_named("hub"), fit_named("graph", supported=True)]
+    levels = by_name([fit_named("hub"), fit_named("graph", supported=True)])
     noise = np.random.default_rng(0).normal(size=50)
     alike = np.stack([np.ones(50), 1.0 + noise])[:, None, :]
     worse = np.stack([np.ones(50), 2.0 + 0.1 * noise])[:, None, :]
-    assert choose(levels, FoldErrors(alike, count)) == 1
-    assert choose(levels, FoldErrors(worse, count)) == 0
+    assert choose(levels, FoldErrors(alike, count)) == "graph"
+    assert choose(levels, FoldErrors(worse, count)) == "hub"
 
 
 def test_simple_levels_are_the_baselines():
@@ -107,21 +108,21 @@ def test_simple_levels_are_the_baselines():
         np.testing.assert_allclose(intercepts, model.intercept_, atol=1e-6)
     hub = hub_level(folded.total, settings)
     same = HubRegressor(strength=1.0, intercept_strength=1.0).fit(**arguments)
-    assert hub.coefficients.shape == same._coefficients.shape
+    assert hub.coefficients.shape == (len(same.coef_), same.coef_.shape[1] + 1)
 
 
 def test_validation_error_equals_relearning_without_each_fold():
     data = make_line(n_tasks=6, n_features=3, n_samples=20, random_state=0)
     model = GGMTLRegressor(validation=3).fit(data.X, data.y, tasks=data.tasks)
-    parts = model._scaling.design(TaskStatistics.from_data(data, model._deal(data)))
+    parts = model.scaling_.design(TaskStatistics.from_data(data, deal_folds(data, 3)))
     settings = settings_of(FoldedLoss(tuple(parts)), hub=True, coupling=None, candidates=KNN())
     total, rows = 0.0, 0.0
     for k in range(3):
         rest = FoldedLoss(tuple(part for j, part in enumerate(parts) if j != k))
         levels = learn_levels(rest, settings, model.tasks_, "evidence", True)
-        total += 2.0 * parts[k].value(levels[model._path_result.chosen].coefficients)
+        total += 2.0 * parts[k].value(levels[model.state_.family.chosen].coefficients)
         rows += parts[k].count.sum()
-    assert model.validation_error_ == pytest.approx(np.sqrt(total / rows) * model._scaling.target_scale, rel=1e-6)
+    assert model.validation_error_ == pytest.approx(np.sqrt(total / rows) * model.scaling_.target_scale, rel=1e-6)
 
 
 def test_clusters_are_found_and_independent_tasks_stay_alone():
@@ -153,7 +154,7 @@ def test_with_one_hold_out_the_graph_of_lowest_outer_loss_is_taken():
     data = make_line(n_tasks=6, n_features=3, n_samples=20, random_state=0)
     model = GGMTLRegressor(criterion="validation", hub=False, coupling=1.0, validation=0.25)
     model.fit(data.X, data.y, tasks=data.tasks)
-    assert model._path_result.best.name == "graph"
+    assert model.state_.family.best.name == "graph"
     assert model.validation_error_ is None
 
 
@@ -184,7 +185,7 @@ def test_separate_models_of_tasks_without_rows_know_nothing_of_rows_held_out():
     tasks = np.concatenate([np.arange(30), np.repeat([30, 31], 2)])
     X, y = random.normal(size=(34, 1)), random.normal(size=34)
     model = GGMTLRegressor(random_state=0, noise="common").fit(X, y, tasks=tasks)
-    folded, settings = model._folded(), model._settings_used
+    folded, settings = model.state_.folded(), model.state_.settings
     for k in folded.scored:
         rest = folded.training(k)
         models, empty = independent_level(rest, settings).coefficients, rest.count == 0

@@ -14,7 +14,7 @@ from ggmtl.bilevel.level import GraphFit, Settings, present_problem, refit
 from ggmtl.graph.candidates import Complete
 from ggmtl.inference.attachment import _NewTask, attach, follow, insert_task
 from ggmtl.inference.posterior import _sampled_blocks, noise_of, posterior_of
-from ggmtl.inference.removal import without_edge
+from ggmtl.inference.removal import TrainedModels
 from ggmtl.statistics.least_squares import LeastSquares
 
 FAST = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0, "validation": 0.25}
@@ -193,11 +193,11 @@ def test_removing_an_edge_is_a_full_refit_without_it(penalty, hub):
         i, j = problem.edges[edge]
         without = np.where(np.arange(len(values)) == edge, 0.0, values)
         expected = solve_inner(problem, without, tol=1e-13).coefficients
-        removal = without_edge(problem, values, i, j)
-        np.testing.assert_allclose(removal.coefficients, expected, atol=1e-9)
+        trained = TrainedModels.of(fit, loss, settings)
+        np.testing.assert_allclose(trained.models + trained.change(i, j), expected, atol=1e-7)
         inverse = np.linalg.inv(problem.hessian(expected, without).dense()).reshape(12, 4, 12, 4)
         difference = inverse[i, :, i] + inverse[j, :, j] - inverse[i, :, j] - inverse[j, :, i]
-        np.testing.assert_allclose(removal.difference_covariance, difference, rtol=1e-6, atol=1e-10)
+        np.testing.assert_allclose(trained.pair_without(i, j)[1], difference, rtol=1e-6, atol=1e-10)
 
 
 def test_removing_a_bridge_without_a_hub_is_exact_too():
@@ -206,10 +206,10 @@ def test_removing_a_bridge_without_a_hub_is_exact_too():
     fit, settings = make_fit(rng, loss, hub=0.0)
     edges = np.array([[0, 1], [1, 2], [2, 3]])
     fit = refit(replace(fit, edges=edges, edge_values=np.array([1.0, 100.0, 1.0])), loss, settings)
-    problem, values = present_problem(fit, loss, settings)
-    removal = without_edge(problem, values, 1, 2)
+    problem, _ = present_problem(fit, loss, settings)
+    trained = TrainedModels.of(fit, loss, settings)
     expected = np.linalg.solve(problem.system(np.array([1.0, 0.0, 1.0])).dense(), loss.moment.ravel())
-    np.testing.assert_allclose(removal.coefficients.ravel(), expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose((trained.models + trained.change(1, 2)).ravel(), expected, rtol=1e-6, atol=1e-7)
 
 
 def test_a_pair_without_an_edge_keeps_its_models():
@@ -218,8 +218,9 @@ def test_a_pair_without_an_edge_keeps_its_models():
     fit, settings = make_fit(rng, loss)
     edges = np.array([[0, 1]])
     fit = refit(replace(fit, edges=edges, edge_values=np.ones(1)), loss, settings)
-    removal = without_edge(*present_problem(fit, loss, settings), 2, 4)
-    np.testing.assert_array_equal(removal.coefficients, removal.before)
+    trained = TrainedModels.of(fit, loss, settings)
+    assert not trained.change(2, 4).any()
+    np.testing.assert_array_equal(trained.pair_without(2, 4)[0], trained.models[[2, 4]])
 
 
 # ---------------------------------------------------------------------- a new task

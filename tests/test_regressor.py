@@ -245,7 +245,7 @@ def test_without_relearning_the_models_solve_the_system_of_all_rows():
     first = np.arange(len(y)) % 3 > 0
     model = GGMTLRegressor(**FAST).fit(X[first], y[first], tasks=tasks[first])
     hub, coupling, edges, weights = model.hub_strength_, model.coupling_, model.edges_, model.edge_weights_
-    values, scaling = model._fit_used.edge_values[model._fit_used.edge_values > 0], model._scaling
+    values, scaling = model.state_.level.edge_values[model.state_.level.edge_values > 0], model.scaling_
     model.partial_fit(X[~first], y[~first], tasks=tasks[~first], relearn=False)
     np.testing.assert_array_equal(model.edge_weights_, weights)
     Z = scaling.design_rows(X)
@@ -259,7 +259,7 @@ def test_without_relearning_the_models_solve_the_system_of_all_rows():
         for a, b, sign in ((i, i, 1), (j, j, 1), (i, j, -1), (j, i, -1)):
             A[a, :, b] += sign * e * np.diag(coupling)
     expected = np.linalg.solve(A.reshape(18, 18), right.ravel()).reshape(6, 3)
-    np.testing.assert_allclose(model._coefficients, expected, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(model.state_.coefficients, expected, rtol=1e-6, atol=1e-8)
 
 
 def test_without_relearning_new_tasks_are_attached_and_attached_ones_follow_their_rows():
@@ -271,7 +271,7 @@ def test_without_relearning_new_tasks_are_attached_and_attached_ones_follow_thei
     model.partial_fit(X[~old & ~late], y[~old & ~late], tasks=tasks[~old & ~late], relearn=False)
     other.add_task(5, X[~old], y[~old])
     np.testing.assert_allclose(model.coef_, other.coef_, rtol=1e-6)
-    assert model._statistics.count[-1] == 20
+    assert model.state_.statistics.count[-1] == 20
     _, deviation = model.predict(X, tasks=tasks, return_std=True)
     np.testing.assert_allclose(deviation, other.predict(X, tasks=tasks, return_std=True)[1], rtol=1e-6)
 
@@ -281,15 +281,15 @@ def test_a_group_stays_in_its_fold_when_more_of_its_rows_come(kind, tmp_path):
     X, y, tasks = make(8)
     groups = (np.arange(len(y)) // 4).astype(kind)
     model = GGMTLRegressor(candidates=np.empty((0, 2)), validation=3).fit(X, y, tasks=tasks, groups=groups)
-    before = model._statistics.cross[..., -2, -2].copy()
+    before = model.state_.statistics.cross[..., -2, -2].copy()
     model.partial_fit(X[:4] + 0.1, y[:4], tasks=tasks[:4], groups=groups[:4], relearn=False)
-    added = (model._statistics.cross[..., -2, -2] - before).sum(axis=1)
+    added = (model.state_.statistics.cross[..., -2, -2] - before).sum(axis=1)
     assert sorted(added) == [0, 0, 4]
     fold = int(np.argmax(added))
     model.save(tmp_path / "model", keep_statistics=True)
     model = load_model(tmp_path / "model")
     model.partial_fit(X[:2] + 0.2, y[:2], tasks=tasks[:2], groups=groups[:2], relearn=False)
-    assert (model._statistics.cross[fold, :, -2, -2] - before[fold]).sum() == 6
+    assert (model.state_.statistics.cross[fold, :, -2, -2] - before[fold]).sum() == 6
 
 
 def test_more_rows_cannot_be_dealt_by_a_splitter():
@@ -299,7 +299,7 @@ def test_more_rows_cannot_be_dealt_by_a_splitter():
     with pytest.raises(ParameterError, match="partial_fit cannot deal rows into the folds of KFold"):
         model.partial_fit(X[:4], y[:4], tasks=tasks[:4])
     model.add_task(9, X[:4], y[:4])
-    assert model._statistics.count[-1] == 4
+    assert model.state_.statistics.count[-1] == 4
 
 
 def test_more_rows_may_bring_new_tasks_and_a_single_row():
@@ -307,7 +307,7 @@ def test_more_rows_may_bring_new_tasks_and_a_single_row():
     model = GGMTLRegressor(**FAST).fit(X, y, tasks=tasks)
     model.partial_fit(X[:1], y[:1], tasks=[17])
     assert model.tasks_.tolist() == [0, 1, 2, 3, 4, 5, 17]
-    assert model._statistics.count[-1] == 1
+    assert model.state_.statistics.count[-1] == 1
     fresh = GGMTLRegressor(**HUB).partial_fit(X, y, tasks=tasks)
     np.testing.assert_array_equal(fresh.coef_, GGMTLRegressor(**HUB).fit(X, y, tasks=tasks).coef_)
 
@@ -347,7 +347,7 @@ def test_a_new_task_leaves_the_others_alone(options):
     assert np.isfinite(value).all()
     assert (deviation < 3.0).all()
     model.partial_fit(X[:6], y[:6], tasks=np.full(6, -3))
-    assert model._statistics.count[0] == 14
+    assert model.state_.statistics.count[0] == 14
 
 
 def test_a_new_task_without_rows_is_the_common_model():

@@ -91,15 +91,14 @@ def test_task_errors_average_to_the_error_of_the_level(model, summary):
 
 def test_levels_are_ordered_by_density(model):
     # The level of highest evidence comes last in the path, and may be the one without edges.
-    result = model._path_result
-    graphs = [k for k, fit in enumerate(result.levels) if fit.name == "graph"]
+    result = model.state_.family
+    graphs = [name for name, fit in result.levels.items() if fit.name == "graph"]
     nothing = replace(result.levels[graphs[-1]], edges=np.empty((0, 2), int), edge_values=np.empty(0),
                       reported_weights=np.empty(0))  # fmt: skip
-    levels = [fit if k != graphs[-1] else nothing for k, fit in enumerate(result.levels)]
-    shuffled = replace(result, levels=tuple(levels), chosen=graphs[0])
+    shuffled = replace(result, levels=result.levels | {graphs[-1]: nothing}, weights={graphs[0]: 1.0})
     other = copy.copy(model)
-    other._path_result = shuffled
-    other.path_ = shuffled.table(model._scaling.target_scale, model._settings_used.slopes)
+    other.state_ = replace(model.state_, family=shuffled)
+    other.path_ = shuffled.table(model.scaling_.target_scale, model.state_.settings.slopes)
     shown = summarize(other)["path"]["levels"]
     edges = [level["n_edges"] for level in shown if level["name"] == "graph"]
     assert edges == sorted(edges)
@@ -288,14 +287,11 @@ def test_names_cannot_steer_a_terminal():
 def test_level_without_models_has_no_edges_to_draw(model):
     # What a file keeps of the levels that were not chosen: the name.
     nothing = GraphFit("graph", np.empty((0, 2), int), np.empty(0), np.zeros(3), np.zeros(3), np.empty((0, 3)), 0.0)
-    result = model._path_result
-    chosen = result.chosen
-    try:
-        levels = [fit if k == chosen else nothing for k, fit in enumerate(result.levels)]
-        model._path_result = replace(result, levels=tuple(levels))
-        stored = summarize(model)["path"]["levels"]
-    finally:
-        model._path_result = result
+    result = model.state_.family
+    levels = {name: fit if name == result.chosen else nothing for name, fit in result.levels.items()}
+    other = copy.copy(model)
+    other.state_ = replace(model.state_, family=replace(result, levels=levels))
+    stored = summarize(other)["path"]["levels"]
     assert [level["edges"] is None for level in stored] == [not level["chosen"] for level in stored]
 
 

@@ -75,7 +75,7 @@ def test_noise_that_is_the_same_for_all_is_left_alone(seed):
 def test_models_minimise_the_loss_weighed_by_precision(fitted):
     """The gradient of ½Σ p_i‖X_i w_i − y_i‖² + ½Σ(w_i − w̄)ᵀH(w_i − w̄), from the rows themselves, is zero."""
     model, (X, y, tasks), _, _ = fitted
-    fit, scaling = model._fit_used, model._scaling
+    fit, scaling = model.state_.level, model.scaling_
     assert fit.name == "hub"
     Z = np.column_stack([(X - scaling.center) / scaling.scale, np.ones(len(X))])
     target = (y - scaling.target_center) / scaling.target_scale
@@ -105,9 +105,9 @@ def test_more_rows_of_the_same_tasks_keep_the_weights(fitted):
     _, (X, y, tasks), _, _ = fitted
     half = np.arange(len(y)) % 2 == 0
     model = GGMTLRegressor(random_state=0).fit(X[half], y[half], tasks=tasks[half])
-    precisions, alone = model._fit_used.precisions, model.coef_.copy()
+    precisions, alone = model.state_.level.precisions, model.coef_.copy()
     model.partial_fit(X[~half], y[~half], tasks=tasks[~half], relearn=False)
-    np.testing.assert_array_equal(model._fit_used.precisions, precisions)
+    np.testing.assert_array_equal(model.state_.level.precisions, precisions)
     assert np.abs(model.coef_ - alone).max() > 0
     model.add_task(99, X[:3], y[:3])
     assert len(model.noise_) == len(model.tasks_)
@@ -123,20 +123,20 @@ def test_explanations_of_edges_solve_the_weighed_problem():
     X = random.normal(size=(len(tasks), 3))
     y = (X * centres[tasks // 6]).sum(axis=1) + deviation[tasks] * random.normal(size=len(tasks))
     model = GGMTLRegressor(noise="per_task", random_state=0).fit(X, y, tasks=tasks)
-    fit = model._fit_used
+    fit = model.state_.level
     assert fit.precisions is not None
     assert len(model.edges_)
     i, j = model.edges_[0]
     told = explain_edge(model, int(i), int(j))
     values = np.where((fit.edges == [i, j]).all(axis=1), 0.0, fit.edge_values)
     squared = {"with": 0.0, "without": 0.0}
-    folded, rows = model._folded(), 0.0
+    folded, rows = model.state_.folded(), 0.0
     for k in folded.scored:
         training, part = fit.weighed(folded.training(k)), folded.parts[k]
         for name, weights in (("with", fit.edge_values), ("without", values)):
-            squared[name] += 2 * part.task_values(_dense_models(training, fit, weights, model._settings_used)).sum()
+            squared[name] += 2 * part.task_values(_dense_models(training, fit, weights, model.state_.settings)).sum()
         rows += part.count.sum()
-    unit = model._scaling.target_scale
+    unit = model.scaling_.target_scale
     expected = {name: unit * np.sqrt(total / rows) for name, total in squared.items()}
     assert told.total_error == pytest.approx(expected["with"], rel=1e-6)
     assert told.total_error_without == pytest.approx(expected["without"], rel=1e-6)
@@ -214,7 +214,7 @@ def test_intervals_follow_the_noise_also_where_rows_are_not_weighed_by_it(fitted
     _, (X, y, tasks), (new, target, owner), deviation = fitted
     monkeypatch.setattr("ggmtl.fit.noise_choice._differs", lambda *_: False)
     model = GGMTLRegressor(random_state=0).fit(X, y, tasks=tasks)
-    assert model._fit_used.precisions is None
+    assert model.state_.level.precisions is None
     assert np.abs(np.log(model.noise_ / deviation)).max() < 0.6
     predicted, spread = model.predict(new, tasks=owner, return_std=True)
     inside = np.abs(predicted - target) < 1.6449 * spread

@@ -46,10 +46,10 @@ def check_models(model, table, scale=1.0):
 
 def row_weights(model, table):
     """What every row counted in the fit: less where its task is noisy."""
-    result = getattr(model, "_path_result", None)
-    if result is None or result.best.precisions is None:
+    state = getattr(model, "state_", None)
+    if state is None or state.level.precisions is None:
         return np.ones(len(table.y))
-    return result.best.precisions[np.searchsorted(model.tasks_, table.tasks)]
+    return state.level.precisions[np.searchsorted(model.tasks_, table.tasks)]
 
 
 @fuzz(ci=40, long=400, table=tables(), options=st.sampled_from(EVIDENCE))

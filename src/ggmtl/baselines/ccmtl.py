@@ -97,7 +97,7 @@ class CCMTLRegressor(TaskRegressor):
         graph = TaskGraph(edges, np.ones(len(edges)), statistics.task_names)
         attributes = {
             "strength_": strength,
-            "validation_error_": None if error is None else float(np.sqrt(error)) * self._scaling.target_scale,
+            "validation_error_": None if error is None else float(np.sqrt(error)) * self.scaling_.target_scale,
         }
         return LearnedModels(coefficients, graph, attributes=attributes)
 

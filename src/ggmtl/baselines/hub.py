@@ -81,7 +81,7 @@ class HubRegressor(TaskRegressor):
         fit = hub_evidence(sum_of(folds), strengths)
         attributes = {
             "strength_": strengths,
-            "validation_error_": None if error is None else float(np.sqrt(error)) * self._scaling.target_scale,
+            "validation_error_": None if error is None else float(np.sqrt(error)) * self.scaling_.target_scale,
         }
         return LearnedModels(fit.coefficients, TaskGraph.empty(statistics.task_names), fit.common, attributes)
 

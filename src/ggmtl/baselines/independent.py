@@ -73,6 +73,6 @@ class IndependentRegressor(TaskRegressor):
         if ridge is None:
             ridge, table = choose_ridge(folds, statistics, self.fit_intercept, self._scored(folds))
         coefficients = RidgeFactor.of(centre(sum_of(folds), self.fit_intercept)).solve(ridge)
-        error = None if table is None else float(np.sqrt(table.smallest)) * self._scaling.target_scale
+        error = None if table is None else float(np.sqrt(table.smallest)) * self.scaling_.target_scale
         attributes = {"ridge_": ridge, "strength_": ridge, "validation_error_": error}
         return LearnedModels(coefficients, TaskGraph.empty(statistics.task_names), attributes=attributes)

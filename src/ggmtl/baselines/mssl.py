@@ -178,7 +178,7 @@ class MSSLRegressor(TaskRegressor):
             "history_": fit.history,
             "n_iter_": len(fit.history),
             "converged_": fit.converged,
-            "validation_error_": None if table is None else float(np.sqrt(table.smallest)) * self._scaling.target_scale,
+            "validation_error_": None if table is None else float(np.sqrt(table.smallest)) * self.scaling_.target_scale,
         }
         graph = covariance_to_graph(partial_correlation(fit.precision), statistics.task_names)
         return LearnedModels(loss.with_intercepts(fit.slopes), graph, attributes=attributes)

@@ -175,7 +175,7 @@ class MTRLRegressor(TaskRegressor):
             "history_": fit.history,
             "n_iter_": len(fit.history) - 1,
             "converged_": fit.converged,
-            "validation_error_": None if table is None else float(np.sqrt(table.smallest)) * self._scaling.target_scale,
+            "validation_error_": None if table is None else float(np.sqrt(table.smallest)) * self.scaling_.target_scale,
         }
         graph = covariance_to_graph(correlation(fit.covariance), statistics.task_names)
         return LearnedModels(loss.with_intercepts(fit.slopes), graph, attributes=attributes)

@@ -77,7 +77,7 @@ class PooledRegressor(TaskRegressor):
         if ridge is None:
             ridge, table = choose_ridge(merged, statistics, self.fit_intercept, self._scored(folds))
         model = RidgeFactor.of(centre(sum_of(merged), self.fit_intercept)).solve(ridge)
-        error = None if table is None else float(np.sqrt(table.smallest)) * self._scaling.target_scale
+        error = None if table is None else float(np.sqrt(table.smallest)) * self.scaling_.target_scale
         return LearnedModels(
             np.repeat(model, statistics.n_tasks, axis=0),
             TaskGraph.empty(statistics.task_names),

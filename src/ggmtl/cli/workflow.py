@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from ggmtl.cli.table_files import (
 )
 from ggmtl.data.labels import locate_tasks, read_labels, unknown_tasks_message
 from ggmtl.errors import InputError, ModelFileError
-from ggmtl.estimators.model_file.state import read_model, write_model
+from ggmtl.estimators.model_file.state import read_notes, write_model
 from ggmtl.estimators.regressor import GGMTLRegressor, load_model
 from ggmtl.inspection.summary.collect import summarize
 
@@ -168,15 +168,14 @@ def _frame(table: pa.Table, task: str, encoding: Encoding) -> pa.Table:
 
 def save(model: GGMTLRegressor, path: Path, encoding: Encoding) -> None:
     """Write the model with what `predict` must know about the columns."""
-    state = model._state()
     fact = {"encoding": encoding.to_plain(), "fingerprint": summarize(model)["fingerprint"]}
-    write_model(path, replace(state, facts={**state.facts, _FACT: fact}))
+    write_model(path, model.get_params(deep=False), model.state_, notes={_FACT: fact})
 
 
 def load(path: Path) -> tuple[GGMTLRegressor, Encoding]:
     """Read a model and how its columns become features."""
     model = load_model(path)
-    fact = read_model(path).facts.get(_FACT)
+    fact = read_notes(path).get(_FACT)
     if fact is None:
         plain = {"target": "y", "columns": [[str(name), None] for name in model.feature_names_]}
         return model, Encoding.from_plain(plain)

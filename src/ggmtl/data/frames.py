@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import narwhals.stable.v1 as nw
@@ -51,3 +52,15 @@ def is_missing(label: Any) -> bool:
         return label is None or bool(label != label)
     except TypeError:  # pandas' NA is neither equal to itself nor different
         return True
+
+
+def frame_library(values: Any) -> str | None:
+    """The library of a data frame, None for anything else."""
+    frame = as_frame(values, "X")
+    return frame.implementation.value if isinstance(frame, nw.DataFrame) else None
+
+
+def as_table(columns: dict[str, np.ndarray], library: str | None) -> Any:
+    """A table of the library, else of pandas or polars, whichever is installed, else the dict itself."""
+    kind: Any = library or next((k for k in ("pandas", "polars") if importlib.util.find_spec(k)), None)
+    return columns if kind is None else nw.from_dict(columns, backend=kind).to_native()

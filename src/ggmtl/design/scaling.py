@@ -63,6 +63,14 @@ class Scaling:
             intercept = intercept + coefficients[..., -1] * self.target_scale
         return slopes, intercept
 
+    def to_scaled_units(self, slopes: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+        """The inverse of :meth:`to_user_units`: coefficients (…, p)."""
+        scaled = slopes * (self.scale / self.target_scale)
+        if not self.intercept:
+            return scaled
+        constant = (intercept - self.target_center + slopes @ self.center) / self.target_scale
+        return np.concatenate([scaled, constant[..., None]], axis=-1)
+
     def design_rows(self, X: np.ndarray) -> np.ndarray:
         """Scaled features of new rows, with the constant column if there is one."""
         scaled = (X - self.center) / self.scale

@@ -6,10 +6,8 @@ reads input, deals folds, scales, turns coefficients back into the user's units,
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -18,40 +16,21 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
-from ggmtl.data.folds import deal_folds, deal_holdout
+from ggmtl.data.form import InputForm
 from ggmtl.data.labels import locate_tasks, unknown_tasks_message
 from ggmtl.data.reading import read_prediction, read_training
 from ggmtl.data.task_data import TaskData
+from ggmtl.data.validation import deal_rows, group_labels, seed_of
 from ggmtl.design.scaling import Scaling
-from ggmtl.errors import InputError, ParameterError, SingularSystemError, check_choice
+from ggmtl.errors import InputError, SingularSystemError, check_choice
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.kernels import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
 
-logger = logging.getLogger("ggmtl")
-
 _Model = TypeVar("_Model")
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-
-
-@contextmanager
-def verbose_logging(verbose: int) -> Iterator[None]:
-    """Show this package's log on standard error while a verbose call runs, unless the user has set up logging."""
-    if not verbose or logger.hasHandlers():
-        yield
-        return
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("[ggmtl] %(message)s"))
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
 
 
 def all_or_nothing(method: Callable[Concatenate[_Model, _P], _T]) -> Callable[Concatenate[_Model, _P], _T]:
@@ -132,18 +111,11 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         data = read_training(
             X, y, tasks, task=self.task, sample_weight=sample_weight, groups=groups, estimator=type(self).__name__
         )
-        self._reads_tasks = self.task is not None or tasks is not None or y is None
-        self._target_is_matrix = y is not None and _is_matrix(y) and not self._reads_tasks
-        self._n_targets = None if self._reads_tasks else len(data.task_names)
-        folds = self._deal(data)
-        # Rows that are never held out are dealt into fold 0 by themselves; see `_deal`.
-        self._scored_from = 1 if self._holds_out_some else 0
-        statistics = TaskStatistics.from_data(data, folds)
-        if data.feature_names is not None:
-            self.feature_names_in_ = np.array(data.feature_names, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
-        return self._fit(statistics)
+        folds, scored_from = deal_rows(data, self._held_out(data), seed_of(self.random_state))
+        form = replace(InputForm.of_rows(X, y, tasks, self.task, data), scored_from=scored_from)
+        if folds is not None and data.groups is not None:
+            form = replace(form, group_folds=dict(zip(group_labels(data.groups), folds.tolist())))
+        return self._fit(TaskStatistics.from_data(data, folds), form)
 
     @all_or_nothing
     def fit_statistics(self, statistics: TaskStatistics):
@@ -153,20 +125,16 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         """
         if not isinstance(statistics, TaskStatistics):
             raise InputError(f"fit_statistics takes TaskStatistics. Got {type(statistics).__name__} instead.")
-        self._reads_tasks, self._target_is_matrix, self._scored_from = True, False, 0
-        self._n_targets = None
-        self.feature_names_in_ = np.array(statistics.feature_names, dtype=object)
-        return self._fit(statistics)
+        return self._fit(statistics, InputForm())
 
     @one_blas_thread()
-    def _fit(self, statistics: TaskStatistics):
+    def _fit(self, statistics: TaskStatistics, form: InputForm):
         check_choice("unseen", self.unseen, ("error", "hub"))
-        self._scaling = Scaling.from_statistics(statistics, self.fit_intercept, self.standardize)
-        self.tasks_ = statistics.task_names
-        self.feature_names_ = statistics.feature_names
-        self.n_features_in_ = statistics.n_features
+        self._form = form
+        self.scaling_ = Scaling.from_statistics(statistics, self.fit_intercept, self.standardize)
+        self._set_names(statistics.task_names, statistics.feature_names)
         try:
-            models = self._learn(self._scaling.design(statistics), statistics)
+            models = self._learn(self.scaling_.design(statistics), statistics)
         except np.linalg.LinAlgError as error:
             raise SingularSystemError(
                 f"The models of {statistics.n_tasks} tasks could not be computed: {error}. Leave out constant, "
@@ -175,15 +143,19 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         self._set_models(models)
         return self
 
+    def _set_names(self, tasks: np.ndarray, features: tuple[str, ...]) -> None:
+        self.tasks_, self.feature_names_, self.n_features_in_ = tasks, features, len(features)
+        vars(self).pop("feature_names_in_", None)
+        if self._form.named:
+            self.feature_names_in_ = np.array(features, dtype=object)
+
     def _set_models(self, models: LearnedModels) -> None:
-        self._coefficients = models.coefficients
-        self.coef_, self.intercept_ = self._scaling.to_user_units(models.coefficients)
+        self.coef_, self.intercept_ = self.scaling_.to_user_units(models.coefficients)
         self.graph_ = models.graph
-        self._common = models.common
         for name in ("hub_coef_", "hub_intercept_"):
             vars(self).pop(name, None)
         if models.common is not None:
-            slopes, intercept = self._scaling.to_user_units(models.common)
+            slopes, intercept = self.scaling_.to_user_units(models.common)
             self.hub_coef_, self.hub_intercept_ = slopes, float(intercept)
         for name, value in models.attributes.items():
             setattr(self, name, value)
@@ -194,37 +166,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
 
     def _scored(self, folds: list[LeastSquares]) -> tuple[int, ...]:
         """Numbers of the folds that are held out in turn."""
-        return FoldedLoss(tuple(folds), self._scored_from).scored
-
-    def _deal(self, data: TaskData) -> np.ndarray | None:
-        """Fold number of every row, as the parameter `validation` says; None for no folds.
-
-        Where some rows are never held out (a single hold-out share, a splitter that leaves rows aside), those are
-        fold 0, and `_holds_out_some` is set.
-        """
-        how = self._held_out(data)
-        self._holds_out_some = False
-        seed = 0 if self.random_state is None else self.random_state
-        if not isinstance(seed, (int, np.integer)):
-            raise ParameterError(f"random_state must be None or a whole number. Got {seed!r} instead.")
-        if how is None:
-            return None
-        if hasattr(how, "split") and not isinstance(how, str):
-            folds = _folds_of_splitter(how, data)
-            self._holds_out_some = bool((folds < 0).any())
-            return folds + 1 if self._holds_out_some else folds
-        if isinstance(how, (bool, np.bool_)) or not isinstance(how, (int, float, np.integer, np.floating)):
-            raise ParameterError(
-                f"validation must be a number of folds, a share of rows to hold out or a splitter. Got {how!r} instead."
-            )
-        if 0 < how < 1:
-            self._holds_out_some = True
-            return deal_holdout(data, float(how), int(seed)).astype(np.int64)
-        if not np.isfinite(how) or how != int(how) or how < 2:
-            raise ParameterError(
-                f"validation must be at least 2 folds or a share between 0 and 1. Got {how!r} instead."
-            )
-        return deal_folds(data, int(how), int(seed))
+        return FoldedLoss(tuple(folds), self._form.scored_from).scored
 
     def _held_out(self, data: TaskData) -> Any:
         """How rows are held out: the parameter `validation`, unless an estimator knows better."""
@@ -249,7 +191,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         matrix, labels = self._read_rows(X, tasks)
         if labels is None:
             values = matrix @ self.coef_.T + self.intercept_
-            return values if self._target_is_matrix else values[:, 0]
+            return values if self._form.target_is_matrix else values[:, 0]
         coef, intercept = self._models_of(labels)
         return np.einsum("rd,rd->r", matrix, coef) + intercept
 
@@ -264,7 +206,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             n_features=self.n_features_in_,
             estimator=type(self).__name__,
         )
-        if labels is None and self._reads_tasks:
+        if labels is None and self._form.reads_tasks:
             raise InputError(
                 "The model was fitted with tasks: predict needs them too, as tasks= with one label per row "
                 '(or name the column of X that holds them, e.g. GGMTLRegressor(task="school")).'
@@ -279,7 +221,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             return self.coef_[position], self.intercept_[position]
         if self.unseen != "hub":
             raise InputError(unknown_tasks_message(np.unique(labels[unknown]).tolist(), self.tasks_))
-        if self._common is None:
+        if not hasattr(self, "hub_coef_"):
             raise InputError(f'{type(self).__name__} has no common model, so unseen="hub" cannot be used.')
         coef, intercept = self.coef_[position], self.intercept_[position]
         coef[unknown], intercept[unknown] = self.hub_coef_, self.hub_intercept_
@@ -293,41 +235,3 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
-
-
-def _is_matrix(y: Any) -> bool:
-    """Whether a target has two dimensions, asked without copying it from where it is."""
-    return (y.ndim if hasattr(y, "ndim") else np.asarray(y).ndim) == 2
-
-
-def _splits(splitter: Any, data: TaskData) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Training and test rows of every split; what the splitter says against these rows is said again with a remedy."""
-    try:
-        yield from splitter.split(data.X, data.y, data.groups)
-    except (TypeError, ValueError) as error:
-        remedy = " Pass fit(..., groups=)." if data.groups is None and "group" in str(error) else ""
-        raise ParameterError(
-            f"validation: {type(splitter).__name__} cannot split these {len(data)} rows: {error}{remedy}"
-        ) from error
-
-
-def _folds_of_splitter(splitter: Any, data: TaskData) -> np.ndarray:
-    """Number of the split whose test set each row is in, −1 for none."""
-    fold = np.full(len(data), -1)
-    for k, (train, test) in enumerate(_splits(splitter, data)):
-        held_out = np.zeros(len(data), dtype=bool)
-        held_out[test] = True
-        if (fold[held_out] >= 0).any():
-            raise ParameterError("validation: the splitter's test sets overlap; every row must be in at most one.")
-        trained = np.zeros(len(data), dtype=bool)
-        trained[train] = True
-        if (trained == held_out).any():
-            raise ParameterError(
-                f"validation: {type(splitter).__name__} trains split {k} on {int(trained.sum())} rows and tests it on "
-                f"{int(held_out.sum())} of {len(data)}; every row outside a test set must be trained on. For rows in "
-                "time order use one hold-out, PredefinedSplit(np.where(is_late, 0, -1)), or KFold without shuffling."
-            )
-        fold[held_out] = k
-    if fold.max() < 0:
-        raise ParameterError("validation: the splitter gave no test rows.")
-    return fold

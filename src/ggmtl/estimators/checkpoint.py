@@ -11,6 +11,7 @@ import numpy as np
 
 from ggmtl.bilevel.level import GraphFit
 from ggmtl.bilevel.optimizers import Optimum
+from ggmtl.design.scaling import Scaling
 from ggmtl.errors import ParameterError
 from ggmtl.estimators.model_file.container import read_file, write_file
 from ggmtl.estimators.model_file.values import encode
@@ -22,15 +23,15 @@ from ggmtl.statistics.least_squares import LeastSquares
 _IRRELEVANT = ("task", "unseen", "checkpoint", "n_jobs", "verbose")
 
 
-def journal_of(model: Any, folds: Sequence[LeastSquares]) -> Journal:
+def journal_of(model: Any, folds: Sequence[LeastSquares], scaling: Scaling, scored_from: int) -> Journal:
     """The journal of a fit: in memory, or in the file that the parameter `checkpoint` names."""
     if model.checkpoint is None:
         return Journal()
     kinds = (GraphFit, Optimum, CandidateEdges)
-    return open_journal(model.checkpoint, fingerprint(model, folds), kinds, read_file, write_file)
+    return open_journal(model.checkpoint, fingerprint(model, folds, scaling, scored_from), kinds, read_file, write_file)
 
 
-def fingerprint(model: Any, folds: Sequence[LeastSquares]) -> dict[str, Any]:
+def fingerprint(model: Any, folds: Sequence[LeastSquares], scaling: Scaling, scored_from: int) -> dict[str, Any]:
     """All that a fit depends on, under the names that a message may use; `folds` are its losses in scaled units."""
     relevant = {name: value for name, value in model.get_params(deep=False).items() if name not in _IRRELEVANT}
     return {
@@ -38,8 +39,8 @@ def fingerprint(model: Any, folds: Sequence[LeastSquares]) -> dict[str, Any]:
         **{name: _plain(name, value) for name, value in relevant.items()},
         "tasks": _digest(model.tasks_.tolist()),
         "features": _digest(model.feature_names_),
-        "folds": [len(folds), int(model._scored_from)],
-        "means": np.append(model._scaling.center / model._scaling.scale, model._scaling.target_center),
+        "folds": [len(folds), int(scored_from)],
+        "means": np.append(scaling.center / scaling.scale, scaling.target_center),
         "rows": np.array([sketch(part) for fold in folds for part in (fold.gram, fold.moment, fold.target_square)]),
     }
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ggmtl.errors import require
-from ggmtl.estimators.base import logger
 from ggmtl.fit.held_out import is_large
+from ggmtl.runtime.progress import logger
 from ggmtl.statistics.least_squares import FoldedLoss
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -17,7 +17,7 @@ from ggmtl.runtime.journal import Journal
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 
 logger = logging.getLogger("ggmtl")
-Learner = Callable[..., Sequence[GraphFit]]
+Learner = Callable[..., dict[str, GraphFit]]
 
 # Numbers in the matrices of all tasks beyond which one fold in place of several is held out.
 LARGE_NUMBERS = 1 << 18
@@ -104,10 +104,10 @@ def _score(folded: FoldedLoss, learn: Learner, k: int, journal: Journal | None =
     logger.info("learning again without fold %d of %d", k + 1, len(folded.parts))
     rest = folded.without(k)
     levels = learn(rest) if journal is None else learn(rest, journal=journal)
-    return errors_on(folded.parts[k], levels)
+    return errors_on(folded.parts[k], levels.values())
 
 
-def errors_on(part: LeastSquares, levels: Sequence[GraphFit]) -> np.ndarray:
+def errors_on(part: LeastSquares, levels: Iterable[GraphFit]) -> np.ndarray:
     """Squared errors of every level and task, shape (levels, n)."""
     return np.array([2.0 * part.task_values(fit.coefficients) for fit in levels])
 

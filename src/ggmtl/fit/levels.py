@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -15,6 +15,7 @@ from ggmtl.evidence.search import learn_by_evidence
 from ggmtl.evidence.search_l1 import learn_by_coordinates
 from ggmtl.evidence.strengths import learn_hub_by_feature
 from ggmtl.evidence.task_noise import task_precisions
+from ggmtl.fit.family import by_name, last_graph
 from ggmtl.graph.candidates import CandidateEdges, search_for
 from ggmtl.runtime.journal import Journal
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
@@ -32,66 +33,79 @@ def learn_levels(
     task_names: np.ndarray,
     criterion: str,
     choose_entropy: bool,
-    progress: Callable[[int, float], None] | None = None,
     journal: Journal | None = None,
-    start: Sequence[GraphFit] | None = None,
-) -> list[GraphFit]:
+    start: Mapping[str, GraphFit] | None = None,
+) -> dict[str, GraphFit]:
     """All levels of the family on the given rows, simplest first; `start` are those of most of the rows."""
     journal = journal or Journal()
     total, precisions = folded.total, None
     if len(task_names) == 1:
-        return [independent_level(total, settings)]
-    simple = journal.once("simple", lambda: simple_levels(total, settings, start[1] if start else None))
-    hub = simple[1] if settings.hub else None
+        return {"independent": independent_level(total, settings)}
+    simple = journal.once("simple", lambda: simple_levels(total, settings, start["hub"] if start else None))
     if settings.noise == "per_task":
-        weighed = journal.once("weighed", lambda: weighed_hub(total, settings, hub))
+        weighed = journal.once("weighed", lambda: weighed_hub(total, settings, simple.get("hub")))
         precisions = weighed.precisions
-        simple = [simple[0], weighed, *simple[2:]] if hub else simple
+        simple = simple | {"hub": weighed} if settings.hub else simple
         if precisions is not None:
             folded, total = folded.weighted(precisions), total.weighted(precisions)
     if criterion == "evidence":
-        root = covariance_root(total)
-
-        def propose(
-            models: np.ndarray, near: np.ndarray | None = None, order: np.ndarray | None = None
-        ) -> CandidateEdges:
-            names = task_names if order is None else task_names[order]
-            return settings.candidates.propose(models @ root, names, near, search_for(total))
-
-        first = None if start is None else start[-2]
-        learn = learn_by_coordinates if settings.penalty == "l1" else learn_by_evidence
-        graphs = learn(total, settings, propose, simple[1], journal=journal, start=first)
-        return [*simple[:-1], *_with_precisions(graphs, precisions), simple[-1]]
-    graphs = learn_by_validation(
-        folded,
-        settings,
-        task_names,
-        simple[1].hub if settings.hub else np.zeros(total.n_features),
-        partial(candidate_models, settings=settings),
-        ENTROPY_LEVELS if choose_entropy else (),
-        progress,
-        journal,
-    )
-    graphs = _with_precisions(graphs, precisions)
-    if not choose_entropy:
-        return graphs
-    return [*simple[:-1], *reversed(graphs), simple[-1]]
+        first = None if start is None else start[last_graph(start)]
+        graphs = _by_evidence(total, settings, task_names, simple["hub"], journal, first)
+    else:
+        graphs = learn_by_validation(
+            folded,
+            settings,
+            task_names,
+            simple["hub"].hub if settings.hub else np.zeros(total.n_features),
+            partial(candidate_models, settings=settings),
+            ENTROPY_LEVELS if choose_entropy else (),
+            None,
+            journal,
+        )[:: -1 if choose_entropy else 1]
+    graphs = [replace(fit, precisions=precisions) for fit in graphs]
+    if criterion == "validation" and not choose_entropy:
+        return by_name(graphs)
+    return with_graphs(simple, graphs)
 
 
-def learn_pooled(folded: FoldedLoss, settings: Settings, **_: object) -> list[GraphFit]:
+def _by_evidence(
+    total: LeastSquares,
+    settings: Settings,
+    task_names: np.ndarray,
+    hub: GraphFit,
+    journal: Journal,
+    start: GraphFit | None,
+) -> Sequence[GraphFit]:
+    root = covariance_root(total)
+
+    def propose(models: np.ndarray, near: np.ndarray | None = None, order: np.ndarray | None = None) -> CandidateEdges:
+        names = task_names if order is None else task_names[order]
+        return settings.candidates.propose(models @ root, names, near, search_for(total))
+
+    learn = learn_by_coordinates if settings.penalty == "l1" else learn_by_evidence
+    return learn(total, settings, propose, hub, journal=journal, start=start)
+
+
+def with_graphs(simple: Mapping[str, GraphFit], graphs: Iterable[GraphFit]) -> dict[str, GraphFit]:
+    """The simple levels with graphs among them; independent models stay last."""
+    common = [fit for name, fit in simple.items() if name != "independent"]
+    return by_name([*common, *graphs, simple["independent"]])
+
+
+def learn_pooled(folded: FoldedLoss, settings: Settings, **_: object) -> dict[str, GraphFit]:
     """One model for all tasks, the only level where no task has two rows."""
-    return [pooled_level(folded.total, settings)]
+    return {"pooled": pooled_level(folded.total, settings)}
 
 
-def simple_levels(loss: LeastSquares, settings: Settings, start: GraphFit | None = None) -> list[GraphFit]:
+def simple_levels(loss: LeastSquares, settings: Settings, start: GraphFit | None = None) -> dict[str, GraphFit]:
     """Pooled, hub, common slopes and independent models; the last alone where there is to be no common model.
 
     `start` is the hub of most of the rows of very many tasks: its strengths, which are those of the population, stand.
     """
-    common = [pooled_level(loss, settings), hub_level(loss, settings, start)] if settings.hub else []
-    if common and settings.slopes.any() and not settings.slopes.all():
-        common.append(intercept_level(loss, settings))
-    return [*common, independent_level(loss, settings)]
+    levels = [pooled_level(loss, settings), hub_level(loss, settings, start)] if settings.hub else []
+    if levels and settings.slopes.any() and not settings.slopes.all():
+        levels.append(intercept_level(loss, settings))
+    return by_name([*levels, independent_level(loss, settings)])
 
 
 def pooled_level(loss: LeastSquares, settings: Settings) -> GraphFit:
@@ -150,10 +164,6 @@ def weighed_hub(loss: LeastSquares, settings: Settings, hub: GraphFit | None) ->
     if precisions is None:
         return hub
     return replace(hub_level(loss.weighted(precisions), settings, near=hub.hub), precisions=precisions)
-
-
-def _with_precisions(graphs: Sequence[GraphFit], precisions: np.ndarray | None) -> list[GraphFit]:
-    return [replace(fit, precisions=precisions) for fit in graphs]
 
 
 def _without_edges(

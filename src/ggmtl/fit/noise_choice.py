@@ -48,7 +48,7 @@ def _differs(folded: FoldedLoss, settings: Settings, journal: Journal) -> bool:
     total = folded.total
     # Under the names where the learner of all rows, and of those without a fold, looks for them.
     simple = journal.inside("levels").once("simple", lambda: simple_levels(total, settings))
-    if task_precisions(total, simple[1].hub) is None:
+    if task_precisions(total, simple["hub"].hub) is None:
         return False
     squared = [_hub_errors(folded, k, settings, journal.inside(fold_name(k))) for k in folded.scored]
     errors = FoldErrors(np.stack(squared, axis=1), np.array([folded.parts[k].count for k in folded.scored]))
@@ -62,5 +62,5 @@ def _hub_errors(folded: FoldedLoss, k: int, settings: Settings, journal: Journal
     """Squared errors on fold `k` of the hub learned without it, with common noise and with its own, shape (2, n)."""
     rest = folded.training(k)
     simple = journal.once("simple", lambda: simple_levels(rest, settings))
-    weighed = journal.once("weighed", lambda: weighed_hub(rest, settings, simple[1]))
-    return errors_on(folded.parts[k], [simple[1], weighed])
+    weighed = journal.once("weighed", lambda: weighed_hub(rest, settings, simple["hub"]))
+    return errors_on(folded.parts[k], [simple["hub"], weighed])

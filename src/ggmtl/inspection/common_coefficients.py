@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ggmtl.estimators.level_evidence import hub_alone
+from ggmtl.data.frames import as_table
 from ggmtl.evidence.search_l1 import probability_of_sharing
+from ggmtl.fit.state import state_of
+from ggmtl.inference.model_evidence import hub_alone
 
 
 def shared_features(model: Any) -> Any:
@@ -30,20 +32,22 @@ def shared_features(model: Any) -> Any:
     >>> len(shared_features(model)["feature"]) == 2 * model.graph_.n_edges
     True
     """
-    model._kept_statistics("shared_features")
-    result, fit = model._path_result, model._fit_used
+    state = state_of(model, "shared_features")
+    state.rows("shared_features")
+    fit = state.level
     edges, names = model.graph_.edges, np.array(model.feature_names_, dtype=str)
     share = np.zeros((len(edges), len(names)))
-    if len(edges) and any(level.name == "hub" for level in result.levels):
-        settings, loss = model._settings_used, model._folded().total
-        hub = hub_alone(result, fit, loss, settings)
+    if len(edges) and "hub" in state.family.levels:
+        settings, loss = state.settings, state.folded().total
+        hub = hub_alone(state, fit, loss)
         share = probability_of_sharing(fit.weighed(loss), settings, hub, edges)[:, settings.slopes]
     order = np.argsort(-share, axis=1, kind="stable")
-    return model._table(
+    return as_table(
         {
             "task": np.repeat(model.tasks_[edges[:, 0]], len(names)),
             "other": np.repeat(model.tasks_[edges[:, 1]], len(names)),
             "feature": names[order].ravel(),
             "probability": np.take_along_axis(share, order, axis=1).ravel(),
-        }
+        },
+        state.form.table_kind,
     )

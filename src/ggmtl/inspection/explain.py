@@ -1,23 +1,31 @@
 """Why two tasks are linked, and what the link does.
 
-Taking out the edge (i, j) changes A at two tasks only, so its effect on every model, and on the error at held-out rows,
-is cheap and exact: that of a full refit without the edge, the rest of the graph and all strengths held.
+The effect of an edge on the models, and on the error at held-out rows, is that of a full refit without it. The rest of
+the graph and all strengths are held. See :mod:`ggmtl.inference.removal` for how it is computed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ggmtl.data.frames import plain
 from ggmtl.data.labels import locate_tasks
 from ggmtl.errors import InputError, ParameterError, did_you_mean
-from ggmtl.estimators.regressor import GGMTLRegressor
+from ggmtl.evidence.scaled_problem import is_vast
+from ggmtl.fit.state import FittedState, state_of
 from ggmtl.inference.posterior import user_units
-from ggmtl.inspection.effects import EdgeEffect, effects_of
+from ggmtl.inference.removal import EdgeEffect, EdgeRemovals
+from ggmtl.inference.uncertainty import noise_ratios, noise_variance
+from ggmtl.runtime.progress import logger, verbose_logging
 from ggmtl.solve.system import edge_between
+
+if TYPE_CHECKING:
+    from ggmtl.estimators.regressor import GGMTLRegressor
+
+# What explanations need of a model, kept from the first question until the model changes or is gone.
 
 
 @dataclass(frozen=True)
@@ -30,8 +38,8 @@ class FeatureAgreement:
     coefficients : tuple of two floats
         Of the two tasks, in the fitted model.
     difference, standard_error : float
-        Between the two without the edge, and its standard error: whether they agree without this link. Of many tasks
-        that are all tied to one another, the standard error is right to a hundredth or two.
+        Between the two without the edge, and its standard error: whether they agree without this link. From 300
+        tasks on, the standard error comes from the tasks near the two and is right to a few tenths of a percent.
     moved : tuple of two floats
         By how much the edge moved each.
     """
@@ -142,11 +150,9 @@ class EdgeExplanation:
 def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
     """Explain the edge between two tasks, or why there is none.
 
-    A fit leaves behind what explanations need to know of all tasks. Only of many tasks (more than some 2,000 with ten
-    features, 600 with twenty), and of a model that was loaded, unpickled or copied, the first question looks at all of
-    them, once, for a tenth to a third of the time of a fit. Each question is then answered in closed form where the
-    graph falls into small parts; else from the tasks near the two, where those tell it, and from all tasks where they
-    do not: as where thousands are tied tightly.
+    The first question about a model solves for the models without each held-out fold, and keeps them. Where the
+    components of the graph are small, the effect of an edge then has a closed form. Otherwise it takes one solve with
+    all tasks for every fold.
 
     Parameters
     ----------
@@ -166,15 +172,15 @@ def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
     >>> explain_edge(model, 0, 11).linked
     False
     """
-    model._kept_statistics("explain_edge")
+    state = state_of(model, "explain_edge")
     i, j = _positions(model, a, b)
-    fit, effects = model._fit_used, effects_of(model)
-    effect = effects.of_edge(i, j)
+    fit, removals = state.level, removals_of(state)
+    effect = removals.of_edge(i, j)
     present = fit.edge_values > 0
     here = edge_between(fit.edges[present], i, j)
-    roots = np.sqrt(np.maximum([effect.pair_errors, effect.errors], 0.0)) * model._scaling.target_scale
+    roots = np.sqrt(np.maximum([effect.pair_errors, effect.errors], 0.0)) * model.scaling_.target_scale
     (error, without), (total, total_without) = roots.tolist()
-    weights = fit.edge_weights(model._settings_used.slopes)[present]
+    weights = fit.edge_weights(model.state_.settings.slopes)[present]
     return EdgeExplanation(
         (a, b),
         bool(here.any()),
@@ -184,11 +190,25 @@ def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
         without,
         total,
         total_without,
-        effects.held_out,
-        _agreements(model, effect, effects.noise, *locate_tasks(model.tasks_, np.array([a, b]))),
+        removals.held_out,
+        _agreements(model, effect, noise_variance(model.state_), *locate_tasks(model.tasks_, np.array([a, b]))),
         _common_neighbours(model, i, j),
         bool(present.any()),
     )
+
+
+def removals_of(state: FittedState) -> EdgeRemovals:
+    """What removing the edges of a model does, prepared at the first question and kept with the state."""
+
+    def prepare() -> EdgeRemovals:
+        statistics, fit = state.rows("explain_edge"), state.level
+        with verbose_logging(int(is_vast(*fit.coefficients.shape))):
+            logger.info("explaining edges: solving for %d tasks, once for this model", len(fit.coefficients))
+            folded = state.folded()
+            noise_variance(state, folded)
+            return EdgeRemovals(fit, folded, state.settings, noise_ratios(state, folded), statistics)
+
+    return state.once("removals", prepare)
 
 
 def _positions(model: GGMTLRegressor, a: Any, b: Any) -> tuple[int, int]:
@@ -214,8 +234,8 @@ def _nearest(label: Any, known: np.ndarray) -> str:
 def _agreements(
     model: GGMTLRegressor, effect: EdgeEffect, noise: float, a: int, b: int
 ) -> tuple[FeatureAgreement, ...]:
-    T = user_units(model._scaling)
-    names = [*model.feature_names_, *(["(intercept)"] if model._scaling.intercept else [])]
+    T = user_units(model.scaling_)
+    names = [*model.feature_names_, *(["(intercept)"] if model.scaling_.intercept else [])]
     current = np.column_stack([model.coef_[[a, b]], model.intercept_[[a, b]]])[:, : len(names)]
     # The effect has the two in the order of their positions.
     order = [0, 1] if a < b else [1, 0]

@@ -10,10 +10,16 @@ is beyond what chance gives among so many tasks: the χ² quantile of 1 − 0.05
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from scipy.stats import chi2
 
-from ggmtl.estimators.regressor import GGMTLRegressor
+from ggmtl.inference.uncertainty import posterior, standard_errors
+
+if TYPE_CHECKING:
+    from ggmtl.estimators.regressor import GGMTLRegressor
+
 
 _SMALLEST_GROUP = 3
 _FEWEST_TASKS = 5
@@ -33,7 +39,7 @@ def unlike_others(model: GGMTLRegressor) -> np.ndarray:
     >>> int(unlike_others(model).sum())
     0
     """
-    models = model._coefficients
+    models = model.state_.coefficients
     n, width = models.shape
     if n < _FEWEST_TASKS:
         return np.zeros(n, dtype=bool)
@@ -65,11 +71,13 @@ def _groups(model: GGMTLRegressor) -> tuple[np.ndarray, np.ndarray]:
 
 def _variances(model: GGMTLRegressor) -> np.ndarray:
     """Posterior variance of every coefficient in scaled units, shape (n, p)."""
-    if model._statistics is not None:
-        posterior = model._posterior()
-        return posterior.noise * np.einsum("npp->np", posterior.covariance)
+    if model.state_.statistics is not None:
+        joint = posterior(model.state_)
+        return joint.noise * np.einsum("npp->np", joint.covariance)
     # A file keeps standard errors in the units of the data, where that of an intercept depends on the slopes: leave
     # intercepts out.
-    scaling = model._scaling
-    errors = model._standard_errors_used()[:, : len(scaling.scale)] * scaling.scale / scaling.target_scale
-    return np.pad(errors**2, ((0, 0), (0, model._coefficients.shape[1] - errors.shape[1])), constant_values=np.inf)
+    scaling = model.scaling_
+    errors = standard_errors(model.state_)[:, : len(scaling.scale)] * scaling.scale / scaling.target_scale
+    return np.pad(
+        errors**2, ((0, 0), (0, model.state_.coefficients.shape[1] - errors.shape[1])), constant_values=np.inf
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -22,15 +22,17 @@ from ggmtl.bilevel.sparsity import Sparsity
 from ggmtl.data.folds import deal_folds
 from ggmtl.data.reading import read_training
 from ggmtl.errors import InputError
-from ggmtl.estimators.regressor import GGMTLRegressor
 from ggmtl.evidence.search import learn_by_evidence
+from ggmtl.fit.family import reported_graph
 from ggmtl.fit.levels import candidate_models, hub_level
-from ggmtl.fit.path import reported_graph
 from ggmtl.graph.candidates import CandidateEdges, cross_fit
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.kernels import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
+
+if TYPE_CHECKING:
+    from ggmtl.estimators.regressor import GGMTLRegressor
 
 _BLOCKS = 20
 # Outer steps per resample: the edges start where the fit left them.
@@ -85,10 +87,10 @@ def blocks_of(
     )
     if not np.array_equal(data.task_names, model.tasks_):
         raise InputError("edge_stability needs rows of exactly the tasks that the model was fitted on.")
-    data = model._check_features(data)
+    data = model.state_.check_features(data, type(model).__name__)
     seed = 0 if model.random_state is None else int(model.random_state)
     statistics = TaskStatistics.from_data(data, deal_folds(data, _BLOCKS, seed))
-    return [model._fit_used.weighed(block) for block in model._scaling.design(statistics)], seed
+    return [model.state_.level.weighed(block) for block in model.scaling_.design(statistics)], seed
 
 
 def draw(blocks: Sequence[LeastSquares], random: np.random.Generator) -> np.ndarray:
@@ -123,7 +125,7 @@ def _folded(plan: Plan, blocks: Sequence[LeastSquares], weights: np.ndarray) -> 
 @one_blas_thread()
 def plan_of(model: GGMTLRegressor, blocks: list[LeastSquares]) -> Plan:
     """What all resamples of these blocks share."""
-    settings, fit = model._settings_used, replace(model._fit_used, reported_weights=None)
+    settings, fit = model.state_.settings, replace(model.state_.level, reported_weights=None)
     folds, first_scored = _folds_of_blocks(model)
     # Few rows fill fewer blocks.
     folds = folds[: len(blocks)]
@@ -132,7 +134,9 @@ def plan_of(model: GGMTLRegressor, blocks: list[LeastSquares]) -> Plan:
     if model.criterion_ == "evidence":
         hub = hub_level(folded.total, settings)
         proposed = settings.candidates.propose(candidate_models(folded.total, settings, hub), model.tasks_)
-        edges, fixed = _with_edges(proposed, [level.edges for level in model._path_result.levels], len(model.tasks_))
+        edges, fixed = _with_edges(
+            proposed, [level.edges for level in model.state_.family.levels.values()], len(model.tasks_)
+        )
         return replace(plan, start=replace(fit, edges=edges), fixed=fixed, hub=hub, place=_place(model))
     if not np.isfinite(fit.hub).all() or not (fit.coupling > 0).any():
         # No edge had a strength: there is none to relearn.
@@ -156,16 +160,16 @@ def _with_edges(proposed: CandidateEdges, more: Sequence[np.ndarray], n_tasks: i
 
 
 def _place(model: GGMTLRegressor) -> int:
-    result = model._path_result
-    graphs = [k for k, level in enumerate(result.levels) if level.name == "graph"]
+    result = model.state_.family
+    graphs = [name for name, level in result.levels.items() if level.name == "graph"]
     return graphs.index(result.chosen) - len(graphs) if result.chosen in graphs else -1
 
 
 def _folds_of_blocks(model: GGMTLRegressor) -> tuple[np.ndarray, int]:
-    if model._scored_from and not hasattr(model.validation, "split"):
+    if model.state_.form.scored_from and not hasattr(model.validation, "split"):
         held = max(1, round(float(model.validation) * _BLOCKS))
         return (np.arange(_BLOCKS) < held).astype(np.int64), 1
-    statistics = model._statistics
+    statistics = model.state_.statistics
     number = statistics.n_folds if statistics is not None and statistics.n_folds > 1 else 5
     return np.arange(_BLOCKS) % min(number, _BLOCKS), 0
 

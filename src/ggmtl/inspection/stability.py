@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from joblib import delayed
 
 from ggmtl.errors import ParameterError
-from ggmtl.estimators.base import logger, verbose_logging
-from ggmtl.estimators.regressor import GGMTLRegressor
 from ggmtl.fit.held_out import as_they_come
+from ggmtl.fit.state import state_of
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inspection.resampling import blocks_of, draw, plan_of, resample
+from ggmtl.runtime.progress import logger, verbose_logging
+
+if TYPE_CHECKING:
+    from ggmtl.estimators.regressor import GGMTLRegressor
 
 _INTERVAL = (5.0, 95.0)
 # Seconds until the first line of progress, and between lines.
@@ -130,6 +133,7 @@ def edge_stability(
     >>> stability.n_resamples, stability.graph(frequency=0.8).n_tasks
     (3, 12)
     """
+    state_of(model, "edge_stability")
     if np.ndim(n_resamples):
         raise ParameterError("n_resamples must be a whole number. Got an array instead: task labels go to tasks=.")
     if n_resamples != int(n_resamples) or n_resamples < 1:

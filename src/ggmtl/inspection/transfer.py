@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.stats import t
@@ -16,15 +16,18 @@ from sklearn.base import clone
 
 from ggmtl.bilevel.level import GraphFit
 from ggmtl.errors import InputError
-from ggmtl.estimators.regressor import GGMTLRegressor
+from ggmtl.fit.family import Family
 from ggmtl.fit.held_out import FoldErrors, cross_validate
 from ggmtl.fit.levels import pooled_level, simple_levels
-from ggmtl.fit.path import PathResult
+from ggmtl.fit.state import state_of
 from ggmtl.inspection.outliers import unlike_others
 from ggmtl.inspection.summary.phrases import count, listing
 from ggmtl.inspection.summary.verdict import LEVEL_PLACES, SIMPLE_LEVELS
 from ggmtl.kernels import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss
+
+if TYPE_CHECKING:
+    from ggmtl.estimators.regressor import GGMTLRegressor
 
 # Two-sided 95 % of the normal distribution.
 _QUANTILE = 1.96
@@ -157,12 +160,13 @@ def transfer_report(
     >>> report.chosen.startswith("graph"), report.gain_over_alone.share > 0
     (True, True)
     """
+    rows = {"tasks": tasks, "sample_weight": sample_weight, "groups": groups}
     if X is not None:
-        rows = {"tasks": tasks, "sample_weight": sample_weight, "groups": groups}
         model = clone(model).fit(X, y, **rows)
-        if model._path_result.errors is None:
-            model = clone(model).set_params(validation=5).fit(X, y, **rows)
-    result = model._path_result
+    result = state_of(model, "transfer_report").family
+    if X is not None and result.errors is None:
+        model = clone(model).set_params(validation=5).fit(X, y, **rows)
+        result = model.state_.family
     errors = result.errors
     if errors is None:
         raise InputError(
@@ -171,17 +175,16 @@ def transfer_report(
         )
     if len(model.tasks_) == 1:
         return _single(model, errors)
-    names = [level.name for level in result.levels]
-    if "pooled" not in names or "independent" not in names:
+    if "pooled" not in result.levels or "independent" not in result.levels:
         result, errors = _with_simple_levels(model, result, errors)
     result, errors, edges = _by_density(result, errors, model.path_)
-    report = _report(model, errors, _unique_names(result), result.chosen)
+    report = _report(model, errors, tuple(result.levels), result.position(result.chosen))
     return replace(report, n_edges=tuple(edges))
 
 
 def _single(model: GGMTLRegressor, errors: FoldErrors) -> TransferReport:
     """With one task every level is the same model."""
-    none, unit = Gain(0.0, 0.0, 0.0), model._scaling.target_scale
+    none, unit = Gain(0.0, 0.0, 0.0), model.scaling_.target_scale
     total = np.sqrt(errors.mean()[:1]) * unit
     verdict = "There is one task, so nothing can be shared."
     alone = ("independent",)
@@ -201,37 +204,37 @@ def _single(model: GGMTLRegressor, errors: FoldErrors) -> TransferReport:
 
 
 def _by_density(
-    result: PathResult, errors: FoldErrors, table: Sequence[dict[str, Any]]
-) -> tuple[PathResult, FoldErrors, list[int]]:
+    result: Family, errors: FoldErrors, table: Sequence[dict[str, Any]]
+) -> tuple[Family, FoldErrors, list[int]]:
     """Simple levels first, graphs from sparse to dense, separate models last; and how many edges each has."""
     # The table knows it of a model from a file, too. Simple levels that were put before it have no edges.
     edges = [0] * (len(result.levels) - len(table)) + [int(row["n_edges"]) for row in table]
-    places = [LEVEL_PLACES.get(level.name, float(number)) for level, number in zip(result.levels, edges)]
+    places = [LEVEL_PLACES.get(level.name, float(number)) for level, number in zip(result.levels.values(), edges)]
     order = sorted(range(len(places)), key=places.__getitem__)
-    levels = tuple(result.levels[k] for k in order)
+    names = list(result.levels)
+    levels = {names[k]: result.levels[names[k]] for k in order}
     ordered = FoldErrors(errors.squared[order], errors.count)
-    placed = PathResult(levels, ordered, order.index(result.chosen), result.criterion)
-    return placed, ordered, [edges[k] for k in order]
+    return replace(result, levels=levels, errors=ordered), ordered, [edges[k] for k in order]
 
 
-def _with_simple_levels(model: GGMTLRegressor, result: PathResult, known: FoldErrors) -> tuple[PathResult, FoldErrors]:
+def _with_simple_levels(model: GGMTLRegressor, result: Family, known: FoldErrors) -> tuple[Family, FoldErrors]:
     """Where only one graph was fitted: the simple models on the same folds, put before it."""
-    model._kept_statistics("transfer_report")
-    settings = model._settings_used
+    model.state_.rows("transfer_report")
+    settings = model.state_.settings
 
-    def simple(folded: FoldedLoss) -> list[GraphFit]:
+    def simple(folded: FoldedLoss) -> dict[str, GraphFit]:
         levels = simple_levels(folded.total, settings)
-        return levels if settings.hub else [pooled_level(folded.total, settings), *levels]
+        return levels if settings.hub else {"pooled": pooled_level(folded.total, settings), **levels}
 
-    folded = model._folded()
+    folded = model.state_.folded()
     errors = cross_validate(folded, simple)
     fits = simple(folded)
     joined = FoldErrors(np.concatenate([errors.squared, known.squared]), known.count)
-    return PathResult((*fits, *result.levels), joined, len(fits) + result.chosen, result.criterion), joined
+    return replace(result, levels=fits | result.levels, errors=joined), joined
 
 
 def _report(model: GGMTLRegressor, errors: FoldErrors, names: tuple[str, ...], chosen: int) -> TransferReport:
-    unit, mean = model._scaling.target_scale, errors.mean()
+    unit, mean = model.scaling_.target_scale, errors.mean()
     simple = [k for k, name in enumerate(names) if name in SIMPLE_LEVELS]
     graphs = [k for k in range(len(names)) if k not in simple]
     reference = min(simple, key=lambda k: mean[k])
@@ -252,14 +255,6 @@ def _report(model: GGMTLRegressor, errors: FoldErrors, names: tuple[str, ...], c
         model.tasks_[unlike_others(model)],
         _verdict(names, chosen, reference, graphs, gain, _gain(errors, reference, alone), alone),
     )
-
-
-def _unique_names(result: PathResult) -> tuple[str, ...]:
-    names: list[str] = []
-    for level in result.levels:
-        same = sum(name == level.name or name.startswith(f"{level.name} ") for name in names)
-        names.append(f"{level.name} {same + 1}" if same else level.name)
-    return tuple(names)
 
 
 def _gain(errors: FoldErrors, level: int, reference: int) -> Gain:

@@ -2,98 +2,85 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ggmtl.bilevel.level import GraphFit
+from ggmtl.data.form import InputForm
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import GGMTLError, ModelFileError
 from ggmtl.estimators.model_file.container import read_file, write_file
 from ggmtl.estimators.model_file.values import decode, encode, pack_labels, round_mantissa, unpack_labels
+from ggmtl.fit.family import Family, by_name
 from ggmtl.fit.held_out import FoldErrors
-from ggmtl.fit.path import PathResult
+from ggmtl.fit.state import FittedState
 from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.inference.uncertainty import noise_ratios, noise_variance, standard_errors
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 _KIND = "GGMTLRegressor"
 _FIT_VALUES = ("name", "value", "iterations", "status", "certificate", "history", "supported")
 
 
-@dataclass(frozen=True)
-class ModelState:
-    """All that a fitted regressor is.
-
-    Parameters
-    ----------
-    parameters : dict
-        Of the constructor.
-    facts : dict
-        Plain data: the path's table, how the input is read, and the like.
-    task_names : array of shape (n,)
-    feature_names : tuple of str
-    scaling : Scaling
-    result : PathResult
-        Levels other than the chosen one have a name and a criterion only; without statistics, errors are summed over
-        folds.
-    graph : TaskGraph
-        The reported graph.
-    noise : float
-        σ² in scaled units.
-    standard_errors : array of shape (n, p), optional
-        In the units of the data.
-    statistics : TaskStatistics, optional
-    noise_ratios : array of shape (n,), optional
-        σ_i²/σ² of every task where they differ; those behind the weights of the fit are not repeated.
-    """
-
-    parameters: dict[str, Any]
-    facts: dict[str, Any]
-    task_names: np.ndarray
-    feature_names: tuple[str, ...]
-    scaling: Scaling
-    result: PathResult
-    graph: TaskGraph
-    noise: float
-    standard_errors: np.ndarray | None = None
-    statistics: TaskStatistics | None = None
-    noise_ratios: np.ndarray | None = None
-
-
-def write_model(path: str | Path, state: ModelState) -> None:
-    """Write one file."""
+def write_model(
+    path: str | Path,
+    parameters: dict[str, Any],
+    state: FittedState,
+    keep_statistics: bool = False,
+    notes: dict[str, Any] | None = None,
+) -> None:
+    """Write one file: the parameters of the estimator, its fitted state, and plain notes for :func:`read_notes`."""
+    statistics = state.rows("save(keep_statistics=True)") if keep_statistics else None
     kind, arrays = pack_labels(state.task_names)
+    scaling = state.scaling
     content = {
         "kind": _KIND,
-        "parameters": {name: encode(value, name) for name, value in state.parameters.items()},
-        "facts": encode(state.facts, "facts"),
+        "parameters": {name: encode(value, name) for name, value in parameters.items()},
+        "facts": encode(_facts(state, keep_statistics) | (notes or {}), "facts"),
         "labels": kind,
         "features": list(state.feature_names),
-        "target": [state.scaling.target_center, state.scaling.target_scale, state.scaling.intercept],
-        "noise": state.noise,
-        **_pack_result(state.result, arrays, by_fold=state.statistics is not None),
+        "target": [scaling.target_center, scaling.target_scale, scaling.intercept],
+        "noise": noise_variance(state),
+        **_pack_family(state.family, arrays, by_fold=keep_statistics),
     }
     _pack_graph(state.graph, arrays)
     arrays |= {
-        "center": state.scaling.center,
-        "scale": state.scaling.scale,
+        "center": scaling.center,
+        "scale": scaling.scale,
+        "standard_errors": round_mantissa(standard_errors(state), bits=8),
     }
-    if state.noise_ratios is not None and state.result.best.precisions is None:
-        arrays["noise_ratios"] = state.noise_ratios
-    if state.standard_errors is not None:
-        arrays["standard_errors"] = round_mantissa(state.standard_errors, bits=8)
-    if state.statistics is not None:
-        upper = np.triu_indices(state.statistics.cross.shape[-1])
-        arrays["cross"] = state.statistics.cross[:, :, upper[0], upper[1]]
-        arrays["origin"] = state.statistics.origin
-        content["has_folds"] = state.statistics.has_folds
+    ratios = noise_ratios(state)
+    if ratios is not None and state.level.precisions is None:
+        arrays["noise_ratios"] = ratios
+    if statistics is not None:
+        upper = np.triu_indices(statistics.cross.shape[-1])
+        arrays["cross"] = statistics.cross[:, :, upper[0], upper[1]]
+        arrays["origin"] = statistics.origin
+        content["has_folds"] = statistics.has_folds
     write_file(path, content, arrays)
 
 
-def read_model(path: str | Path) -> ModelState:
-    """Read one file, or say what is wrong with it."""
+def _facts(state: FittedState, keep_statistics: bool) -> dict[str, Any]:
+    """Plain data of a state, under the names that files have had from the start."""
+    form = state.form
+    facts: dict[str, Any] = {
+        "path_": state.path,
+        "_reads_tasks": form.reads_tasks,
+        "_target_is_matrix": form.target_is_matrix,
+        "_scored_from": form.scored_from,
+        "_table_kind": form.table_kind,
+        "_attached": list(state.attached),
+        "_named": form.named,
+    }
+    # Only where more rows may come.
+    later = {"_group_folds": form.group_folds, "_n_targets": form.n_targets} if keep_statistics else {}
+    return facts | {name: value for name, value in later.items() if value}
+
+
+def read_model(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Parameters of the estimator and fields of its fitted state, or an error that says what is wrong."""
     content, arrays = read_file(path)
     if content.get("kind") != _KIND:
         raise ModelFileError(f"{path} holds no {_KIND}. Got {content.get('kind')!r} instead.")
@@ -103,8 +90,13 @@ def read_model(path: str | Path) -> ModelState:
         raise ModelFileError(f"{path} is damaged: its parts do not fit together ({error}).") from error
 
 
-def _pack_result(result: PathResult, arrays: dict[str, np.ndarray], by_fold: bool) -> dict[str, Any]:
-    fit = result.best
+def read_notes(path: str | Path) -> dict[str, Any]:
+    """Plain data in a file that :func:`read_model` accepts, with the notes given to :func:`write_model`."""
+    return decode(read_file(path)[0]["facts"])
+
+
+def _pack_family(family: Family, arrays: dict[str, np.ndarray], by_fold: bool) -> dict[str, Any]:
+    fit = family.best
     present = np.flatnonzero(fit.edge_values > 0)
     edges = np.sort(fit.edges[present], axis=1)
     order = np.lexsort((edges[:, 1], edges[:, 0]))
@@ -117,8 +109,8 @@ def _pack_result(result: PathResult, arrays: dict[str, np.ndarray], by_fold: boo
     }
     if fit.precisions is not None:
         arrays["precisions"] = fit.precisions
-    if result.errors is not None:
-        squared, count = result.errors.squared, result.errors.count
+    if family.errors is not None:
+        squared, count = family.errors.squared, family.errors.count
         if not by_fold:
             squared, count = squared.sum(axis=1, keepdims=True), count.sum(axis=0, keepdims=True)
         arrays["errors.squared"] = squared if by_fold else round_mantissa(squared)
@@ -126,9 +118,9 @@ def _pack_result(result: PathResult, arrays: dict[str, np.ndarray], by_fold: boo
     return {
         "reported": fit.reported_weights is not None,
         "fit": {name: encode(getattr(fit, name), name) for name in _FIT_VALUES},
-        "levels": [[level.name, encode(float(level.value), "value")] for level in result.levels],
-        "chosen": result.chosen,
-        "criterion": result.criterion,
+        "levels": [[level.name, encode(float(level.value), "value")] for level in family.levels.values()],
+        "chosen": family.position(family.chosen),
+        "criterion": family.criterion,
     }
 
 
@@ -143,7 +135,7 @@ def _pack_graph(graph: TaskGraph, arrays: dict[str, np.ndarray]) -> None:
         arrays["graph.edges"] = graph.edges.astype(np.int32)
 
 
-def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> ModelState:
+def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
     names = unpack_labels(content["labels"], arrays)
     features = tuple(str(name) for name in content["features"])
     center, scale, intercept = *_floats(content["target"][:2]), content["target"][2]
@@ -171,22 +163,39 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> ModelStat
         raise ValueError("the facts are no table")
     shown = arrays["edges"][arrays["graph.shown"]] if "graph.shown" in arrays else arrays["graph.edges"]
     graph = TaskGraph(shown, arrays["graph.weights"], names)
-    return ModelState(
-        parameters,
-        facts,
-        names,
-        features,
-        Scaling(arrays["center"], arrays["scale"], center, scale, bool(intercept)),
-        _unpack_result(content, arrays, graph),
-        graph,
-        float(content["noise"]),
-        None if errors is None else errors.astype(np.float64),
-        _unpack_statistics(content, arrays, names, features) if "cross" in arrays else None,
-        arrays.get("noise_ratios"),
+    given = {
+        "noise": float(content["noise"]),
+        "standard_errors": None if errors is None else errors.astype(np.float64),
+        "noise_ratios": arrays.get("noise_ratios"),
+    }
+    fields = {
+        "task_names": names,
+        "feature_names": features,
+        "form": _form(facts),
+        "scaling": Scaling(arrays["center"], arrays["scale"], center, scale, bool(intercept)),
+        "family": _unpack_family(content, arrays, graph),
+        "graph": graph,
+        "path": facts["path_"],
+        "statistics": _unpack_statistics(content, arrays, names, features) if "cross" in arrays else None,
+        "attached": tuple((label, covariance) for label, covariance in facts["_attached"]),
+        "given": {name: value for name, value in given.items() if value is not None or name == "noise_ratios"},
+    }
+    return parameters, fields
+
+
+def _form(facts: dict[str, Any]) -> InputForm:
+    return InputForm(
+        reads_tasks=facts["_reads_tasks"],
+        target_is_matrix=facts["_target_is_matrix"],
+        n_targets=facts.get("_n_targets"),
+        named=facts["_named"],
+        table_kind=facts["_table_kind"],
+        scored_from=facts["_scored_from"],
+        group_folds=facts.get("_group_folds"),
     )
 
 
-def _unpack_result(content: dict[str, Any], arrays: dict[str, np.ndarray], graph: TaskGraph) -> PathResult:
+def _unpack_family(content: dict[str, Any], arrays: dict[str, np.ndarray], graph: TaskGraph) -> Family:
     n = graph.n_tasks
     edges = TaskGraph(arrays["edges"], arrays["edge_values"], np.arange(n))
     width = arrays["coefficients"].shape[1]
@@ -203,7 +212,7 @@ def _unpack_result(content: dict[str, Any], arrays: dict[str, np.ndarray], graph
     )
     chosen = content["chosen"]
     levels = [_name_only(str(name), decode(value), width) for name, value in content["levels"]]
-    if type(chosen) is not int or not 0 <= chosen < len(levels):
+    if not isinstance(chosen, int) or isinstance(chosen, bool) or not 0 <= chosen < len(levels):
         raise ValueError("no level is chosen")
     levels[chosen] = best
     errors = None
@@ -212,7 +221,8 @@ def _unpack_result(content: dict[str, Any], arrays: dict[str, np.ndarray], graph
         _check_shape("errors.count", count, (len(count), n))
         _check_shape("errors.squared", squared, (len(levels), len(count), n))
         errors = FoldErrors(squared, count)
-    return PathResult(tuple(levels), errors, chosen, str(content["criterion"]))
+    named = by_name(levels)
+    return Family.choosing(named, errors, list(named)[chosen], str(content["criterion"]))
 
 
 def _shown(edges: TaskGraph, graph: TaskGraph) -> np.ndarray:

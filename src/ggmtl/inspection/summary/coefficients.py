@@ -24,7 +24,7 @@ def sharing_of(model: Any, rows: np.ndarray | None) -> list[dict[str, Any]]:
     common = getattr(model, "hub_coef_", None)
     common = coefficients.mean(axis=0) if common is None else np.append(common, model.hub_intercept_)[: len(names)]
     # What a feature varies by: times a coefficient, a difference in the target.
-    units = np.append(model._scaling.scale, 1.0)
+    units = np.append(model.scaling_.scale, 1.0)
     return [
         {
             "feature": name,
@@ -62,9 +62,9 @@ def _shares(model: Any, rows: np.ndarray | None, width: int) -> tuple[np.ndarray
 
 def _own_pull(model: Any, rows: np.ndarray | None, width: int) -> np.ndarray | None:
     """Mean diagonal of XᵀX in scaled units; standardised columns have a mean square of one."""
-    statistics = getattr(model, "_statistics", None)
+    statistics = getattr(getattr(model, "state_", None), "statistics", None)
     if statistics is not None:
-        grams = [np.einsum("npp->p", loss.gram) for loss in model._scaling.design(statistics)]
+        grams = [np.einsum("npp->p", loss.gram) for loss in model.scaling_.design(statistics)]
         return np.sum(grams, axis=0) / len(model.tasks_)
     return None if rows is None else np.full(width, rows.mean())
 

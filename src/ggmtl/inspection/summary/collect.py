@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
+from ggmtl.fit.family import reported_graph
 from ggmtl.fit.held_out import FoldErrors
-from ggmtl.fit.path import reported_graph
 from ggmtl.graph.shapes import name_shape
 from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.inference.uncertainty import noise_ratios
 from ggmtl.inspection.summary.coefficients import coefficients_of, sharing_of, slopes_of
 from ggmtl.inspection.summary.provenance import fingerprint_of, plain, versions
 from ggmtl.inspection.summary.redundancy import redundant_features
@@ -76,8 +77,8 @@ def clusters_of(graph: TaskGraph) -> np.ndarray:
 
 def _noise(model: Any) -> dict[str, Any] | None:
     """The least and the most noisy task; None where all have the same noise."""
-    result = getattr(model, "_path_result", None)
-    if result is None or model._noise_ratios() is None:
+    state = getattr(model, "state_", None)
+    if state is None or noise_ratios(state) is None:
         return None
     noise = model.noise_
     low, high = int(noise.argmin()), int(noise.argmax())
@@ -87,7 +88,7 @@ def _noise(model: Any) -> dict[str, Any] | None:
         "high": float(noise[high]),
         "quietest": labels[0],
         "noisiest": labels[1],
-        "weighed": result.best.precisions is not None,
+        "weighed": state.level.precisions is not None,
     }
 
 
@@ -97,14 +98,15 @@ def _noise(model: Any) -> dict[str, Any] | None:
 def _levels(model: Any) -> list[dict[str, Any]]:
     """One entry per level of the path, with the edges that would be reported at it."""
     table = getattr(model, "path_", None) or []
-    result = getattr(model, "_path_result", None)
+    state = getattr(model, "state_", None)
+    fits = [] if state is None else list(state.family.levels.values())
     slopes = slopes_of(model)
     levels = []
     for k, row in enumerate(table):
         # A level loaded from a file, or fitted before a task was attached, has not the models of all tasks.
         graph = model.graph_ if row["chosen"] else None
-        if graph is None and result is not None and len(result.levels[k].coefficients) == len(model.tasks_):
-            graph = reported_graph(result.levels[k], model.tasks_, slopes)
+        if graph is None and fits and len(fits[k].coefficients) == len(model.tasks_):
+            graph = reported_graph(fits[k], model.tasks_, slopes)
         level = {name: plain(value) for name, value in row.items()}
         levels.append({**level, "name": str(row["level"]), **_level_graph(graph)})
     return levels
@@ -185,19 +187,20 @@ def _differences(model: Any, graph: TaskGraph) -> list[list[float]] | None:
 
 
 def _fold_errors(model: Any) -> FoldErrors | None:
-    errors = getattr(getattr(model, "_path_result", None), "errors", None)
+    state = getattr(model, "state_", None)
+    errors = None if state is None else state.family.errors
     # After a task was attached, the errors of the others are no longer those of this model.
     return errors if errors is not None and errors.count.shape[1] == len(model.tasks_) else None
 
 
 def _task_errors(model: Any, errors: FoldErrors | None) -> np.ndarray | None:
     """Root mean square error of every level and task, in the user's units."""
-    return None if errors is None else np.sqrt(errors.task_mean()) * model._scaling.target_scale
+    return None if errors is None else np.sqrt(errors.task_mean()) * model.scaling_.target_scale
 
 
 def _rows(model: Any) -> np.ndarray | None:
-    statistics, errors = getattr(model, "_statistics", None), _fold_errors(model)
-    if statistics is not None:
-        return np.asarray(statistics.count, dtype=np.float64)
+    state, errors = getattr(model, "state_", None), _fold_errors(model)
+    if state is not None and state.statistics is not None:
+        return np.asarray(state.statistics.count, dtype=np.float64)
     # With a single hold-out, some rows are never scored, so the errors do not count them.
-    return None if errors is None or getattr(model, "_scored_from", 0) else errors.count.sum(axis=0)
+    return None if state is None or errors is None or state.form.scored_from else errors.count.sum(axis=0)

@@ -12,7 +12,7 @@ import numpy as np
 
 def fingerprint_of(model: Any) -> str | None:
     """SHA-256 of the statistics that the model was fitted to: equal data, equal fingerprint."""
-    statistics = getattr(model, "_statistics", None)
+    statistics = getattr(getattr(model, "state_", None), "statistics", None)
     if statistics is None:
         return getattr(model, "fingerprint_", None)
     digest = hashlib.sha256()

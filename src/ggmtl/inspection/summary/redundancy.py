@@ -13,7 +13,7 @@ _NOTHING, _NO_PART = 1e-10, 1e-4
 
 def redundant_features(model: Any) -> list[str]:
     """Features that the others determine, over all rows; none where the statistics are not at hand."""
-    statistics = getattr(model, "_statistics", None)
+    statistics = getattr(getattr(model, "state_", None), "statistics", None)
     if statistics is None:
         return []
     width = len(model.feature_names_)

@@ -20,7 +20,7 @@ _FLAT = 1e-6
 
 def landscape_of(model: Any, names: list[str]) -> dict[str, Any] | None:
     """Points of the tasks and what grows along each direction; None where the models do not differ."""
-    models = np.asarray(model._coefficients, dtype=float)
+    models = model.scaling_.to_scaled_units(model.coef_, model.intercept_)
     centred = models - models.mean(axis=0)
     size = np.abs(models).max(initial=0.0)
     if len(models) < 3 or not size or np.abs(centred).max() < 1e-9 * size:

@@ -1,0 +1,123 @@
+"""The fitted state: one frozen record of all that a fit has learned.
+
+The estimator holds it as ``state_``. What adds rows or tasks makes a new one. Questions after a fit are asked of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from ggmtl.bilevel.level import GraphFit, Settings
+from ggmtl.data.form import InputForm
+from ggmtl.data.task_data import TaskData
+from ggmtl.design.scaling import Scaling
+from ggmtl.errors import InputError
+from ggmtl.fit.family import Family
+from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.statistics.least_squares import FoldedLoss
+from ggmtl.statistics.task_statistics import TaskStatistics
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FittedState:
+    """All that a fit has learned, in scaled units.
+
+    Parameters
+    ----------
+    task_names : array of shape (n,)
+        Sorted.
+    feature_names : tuple of str
+    form : InputForm
+        How the rows were given and dealt into folds.
+    scaling : Scaling
+        Between the units of the data and the scaled ones.
+    settings : Settings
+    family : Family
+        Levels that a file did not keep, or that lack a task added later, have a name and a criterion only.
+    graph : TaskGraph
+        The reported graph.
+    path : list of dict
+        The table of the levels, as ``path_`` shows it.
+    statistics : TaskStatistics, optional
+        Sums of the rows; None in a model that was saved without them.
+    attached : tuple of (label, covariance)
+        Tasks that were added with the others held fixed.
+    given : dict
+        Uncertainties that a file brought, for a state without statistics.
+    """
+
+    task_names: np.ndarray
+    feature_names: tuple[str, ...]
+    form: InputForm
+    scaling: Scaling
+    settings: Settings
+    family: Family
+    graph: TaskGraph
+    path: list[dict[str, Any]]
+    statistics: TaskStatistics | None
+    attached: tuple[tuple[Any, np.ndarray], ...] = ()
+    given: Mapping[str, Any] = field(default_factory=dict)
+    _kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def level(self) -> GraphFit:
+        """The level behind graph and models."""
+        return self.family.best
+
+    @property
+    def coefficients(self) -> np.ndarray:
+        """Model of every task, shape (n, p)."""
+        return self.level.coefficients
+
+    def once(self, name: str, compute: Callable[[], T]) -> T:
+        """A value that follows from this state: given, or computed when it is first asked for."""
+        if name in self.given:
+            return self.given[name]
+        if name not in self._kept:
+            self._kept[name] = compute()
+        return self._kept[name]
+
+    def rows(self, purpose: str) -> TaskStatistics:
+        """The statistics of the rows; an error that names the purpose where they were not saved."""
+        if self.statistics is None:
+            raise InputError(
+                f"{purpose} needs the statistics of the rows, but the model was saved without them. "
+                "Save it with keep_statistics=True."
+            )
+        return self.statistics
+
+    def folded(self) -> FoldedLoss:
+        """The scaled loss of every fold."""
+        return FoldedLoss(tuple(self.scaling.design(self.rows("this"))), self.form.scored_from)
+
+    def check_features(self, data: TaskData, estimator: str) -> TaskData:
+        """The rows under the names of the features; an error where they are others than in ``fit``."""
+        width, known = data.X.shape[1], self.feature_names
+        if width != len(known):
+            raise InputError(f"X has {width} features, but {estimator} is expecting {len(known)} features as input")
+        if data.feature_names is not None and self.form.named and data.feature_names != known:
+            raise InputError(
+                "The feature names should match those that were passed during fit.\n"
+                f"Fitted: {list(known)}\nGiven: {list(data.feature_names)}"
+            )
+        return replace(data, feature_names=known)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what can be computed again: that may be larger than the model."""
+        return {**vars(self), "_kept": {}}
+
+
+def state_of(model: Any, purpose: str) -> FittedState:
+    """The fitted state of an estimator, or an error that says why `purpose` has none to ask."""
+    check_is_fitted(model, "coef_")
+    state = getattr(model, "state_", None)
+    if state is None:
+        raise InputError(f"{purpose} needs a fitted GGMTLRegressor. Got {type(model).__name__} instead.")
+    return state

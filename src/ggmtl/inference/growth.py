@@ -1,0 +1,95 @@
+"""A fitted state with more rows or one more task; graph, strengths and scaling stay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ggmtl.data.labels import locate_tasks
+from ggmtl.fit.family import Family
+from ggmtl.fit.held_out import FoldErrors
+from ggmtl.fit.state import FittedState
+from ggmtl.graph.task_graph import TaskGraph, beside_heaviest
+from ggmtl.inference.attachment import AttachedTask, attach, follow, insert_task
+from ggmtl.inference.posterior import user_units
+from ggmtl.inference.uncertainty import noise_ratios, noise_variance, standard_errors
+from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
+from ggmtl.statistics.task_statistics import TaskStatistics
+
+
+def with_task(state: FittedState, label: np.ndarray, rows: LeastSquares, noise: float | None = None) -> FittedState:
+    """The state with one more task, its model chosen by the evidence of its own rows; the others stay as they are.
+
+    The statistics are not changed.
+    """
+    noise = noise_variance(state) if noise is None else noise
+    return _inserted(state, label, attach(state.level, rows, noise), noise)
+
+
+def with_rows(state: FittedState, statistics: TaskStatistics) -> FittedState:
+    """The state with the models of these statistics; tasks that are new among them are attached."""
+    noise = noise_variance(state)
+    total = FoldedLoss(tuple(state.scaling.design(statistics))).total
+    here = locate_tasks(statistics.task_names, state.task_names)
+    labels = [label for label, _ in state.attached]
+    positions = locate_tasks(state.task_names, np.array(labels)).tolist() if labels else []
+    fit, covariances = follow(state.level, total.of_tasks(here), state.settings, positions, noise)
+    grown = replace(
+        state,
+        family=state.family.with_best(fit),
+        attached=tuple(zip(labels, covariances)),
+        statistics=replace(statistics, cross=statistics.cross[:, here], task_names=state.task_names),
+        given={},
+    )
+    new = np.setdiff1d(np.arange(len(statistics.task_names)), here)
+    noise = noise_variance(grown) if len(new) else noise
+    for position in new:
+        grown = with_task(grown, statistics.task_names[[position]], total.of_tasks(np.array([position])), noise)
+    return replace(grown, statistics=statistics)
+
+
+def _inserted(state: FittedState, label: np.ndarray, attached: AttachedTask, noise: float) -> FittedState:
+    """The state with a task at its place among the sorted labels."""
+    position = int(np.searchsorted(state.task_names, label[0]))
+    old, family, graph = state.level, state.family, state.graph
+    fit = insert_task(old, attached, position)
+    names = np.concatenate([state.task_names[:position], label, state.task_names[position:]])
+    new = fit.edges[len(old.edges) :]
+    weights = beside_heaviest(fit.edges, fit.edge_values, len(names))[len(old.edges) :]
+    edges = np.concatenate([graph.edges + (graph.edges >= position), new])
+    # Under an infinite hub there is one model for all, so a new task has none of its own.
+    own = ((label[0], attached.covariance),) if np.isfinite(fit.hub).all() else ()
+    return replace(
+        state,
+        task_names=names,
+        family=_with_place(family, position).with_best(fit),
+        graph=TaskGraph(edges, np.append(graph.weights, weights), names),
+        attached=(*state.attached, *own),
+        given={} if state.statistics is not None else _given(state, attached, position, noise),
+    )
+
+
+def _with_place(family: Family, position: int) -> Family:
+    """A family whose other levels know of the new task's place, but have no model for it."""
+    levels = {
+        name: replace(level, coefficients=level.coefficients[:0], edges=level.edges + (level.edges >= position))
+        for name, level in family.levels.items()
+    }
+    errors = family.errors and FoldErrors(
+        np.insert(family.errors.squared, position, 0.0, axis=2), np.insert(family.errors.count, position, 0.0, axis=1)
+    )
+    return replace(family, levels=levels, errors=errors)
+
+
+def _given(state: FittedState, attached: AttachedTask, position: int, noise: float) -> dict[str, object]:
+    """What the file said about the uncertainty of the others, and that of the new task."""
+    T = user_units(state.scaling)
+    own = np.sqrt(noise * np.diag(T @ attached.covariance @ T.T))
+    ratios = noise_ratios(state)
+    return {
+        "noise": noise,
+        "standard_errors": np.insert(standard_errors(state), position, own, axis=0),
+        # A few rows cannot tell how noisy a task is.
+        "noise_ratios": None if ratios is None else np.insert(ratios, position, 1.0),
+    }

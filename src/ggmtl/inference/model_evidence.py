@@ -1,0 +1,49 @@
+"""The evidence of a fitted state, or why it has none."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ggmtl.bilevel.level import GraphFit, refit
+from ggmtl.errors import InputError
+from ggmtl.evidence.level_value import LevelEvidence, level_evidence
+from ggmtl.fit.family import Family
+from ggmtl.fit.levels import hub_level
+from ggmtl.fit.state import FittedState
+from ggmtl.statistics.least_squares import LeastSquares
+
+
+def evidence_of(state: FittedState, n_probes: int, seed: int) -> LevelEvidence:
+    """Log evidence of the chosen level on all rows."""
+    state.rows("evidence()")
+    check_evidence(state.family, state.settings.penalty)
+    loss, fit = state.folded().total, state.level
+    if state.attached:
+        # Tasks that were added later were solved with the others fixed; the evidence is that of a joint solve.
+        fit = refit(fit, loss, state.settings)
+    hub = fit.hub if fit.name == "hub" else hub_alone(state, fit, loss)
+    return level_evidence(fit, loss, hub, n_probes=n_probes, seed=seed)
+
+
+def check_evidence(family: Family, penalty: str) -> None:
+    """Refuse a level whose marginal likelihood is not known."""
+    fit = family.best
+    if fit.name in ("pooled", "independent"):
+        raise InputError(
+            f"evidence() is defined for tasks drawn to a common model by finite strengths. Got the {fit.name} level "
+            "instead, which has no evidence. Compare it with the others by the errors in path_."
+        )
+    if not (fit.hub > 0).all() or (len(fit.edges) and (family.criterion != "evidence" or penalty != "squared_l2")):
+        raise InputError(
+            'evidence() of a graph needs criterion="evidence", penalty="squared_l2" and hub=True: only there is it '
+            f"known. Got criterion={family.criterion!r}, penalty={penalty!r} and hub={bool((fit.hub > 0).all())} "
+            "instead. Fit with these, or compare levels by the errors in path_."
+        )
+
+
+def hub_alone(state: FittedState, fit: GraphFit, loss: LeastSquares) -> np.ndarray:
+    """Strengths of the hub without edges; learned again where they were not kept, or from rows weighted otherwise."""
+    known = state.family.levels.get("hub")
+    if known is None or (known.hub <= 0).any() or (known.precisions is None) != (fit.precisions is None):
+        return hub_level(fit.weighed(loss), state.settings).hub
+    return known.hub

@@ -1,0 +1,90 @@
+"""Noise and standard errors of a fitted state, each computed when it is first asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ggmtl.data.labels import locate_tasks
+from ggmtl.fit import noise_choice
+from ggmtl.fit.held_out import is_large
+from ggmtl.fit.state import FittedState
+from ggmtl.inference.noise_variance import HeldOut
+from ggmtl.inference.posterior import Posterior, noise_of, posterior_of
+from ggmtl.kernels import one_blas_thread
+from ggmtl.runtime.progress import logger, verbose_logging
+from ggmtl.statistics.least_squares import FoldedLoss
+
+
+@one_blas_thread()
+def noise_variance(state: FittedState, folded: FoldedLoss | None = None) -> float:
+    """σ² in scaled units; `folded` are the scaled losses, where they are at hand."""
+
+    def compute() -> float:
+        losses = folded or state.folded()
+        held_out = _held_out_error(state, losses)
+        return noise_of(state.level, losses.total, state.settings, held_out=held_out)
+
+    return state.once("noise", compute)
+
+
+def noise_ratios(state: FittedState, folded: FoldedLoss | None = None) -> np.ndarray | None:
+    """σ_i²/σ² of every task, None where all are one.
+
+    Under ``noise="auto"`` tasks that differ in noise have intervals of their own, also where their rows are not
+    weighted by it.
+    """
+    fit = state.level
+    if fit.precisions is not None:
+        return 1.0 / fit.precisions
+
+    def compute() -> np.ndarray | None:
+        if state.settings.noise == "common":
+            return None
+        total = (folded or state.folded()).total
+        found = noise_choice.noise_ratios(fit.hub, total)
+        # A task without rows is as noisy as the mean of all.
+        return None if found is None else np.where(total.count > 0, found, 1.0)
+
+    return state.once("noise_ratios", compute)
+
+
+def task_noise(state: FittedState) -> np.ndarray:
+    """Standard deviation of every task's noise, in the units of the target, shape (n,)."""
+    ratios = noise_ratios(state)
+    own = np.ones(len(state.task_names)) if ratios is None else ratios
+    return np.sqrt(noise_variance(state) * own) * state.scaling.target_scale
+
+
+def posterior(state: FittedState) -> Posterior:
+    """The joint posterior of all models."""
+    return state.once("posterior", lambda: _posterior(state))
+
+
+def standard_errors(state: FittedState) -> np.ndarray:
+    """Standard error of every coefficient in the units of the data, the intercept last."""
+    return state.once("standard_errors", lambda: posterior(state).standard_errors(state.scaling))
+
+
+def _posterior(state: FittedState) -> Posterior:
+    state.rows("return_std=True")
+    folded, fit = state.folded(), state.level
+    with verbose_logging(int(is_large(*fit.coefficients.shape))):
+        logger.info("standard errors of %d tasks, once for this model", len(state.task_names))
+        joint = posterior_of(fit, folded.total, state.settings, held_out=_held_out_error(state, folded))
+    ratios = noise_ratios(state)
+    if ratios is not None and fit.precisions is None and np.isfinite(fit.hub).all():
+        joint = joint.with_noise(folded.total.gram, ratios)
+    # A task that was added later has a prior of its own, with the others held fixed.
+    for label, covariance in state.attached:
+        joint.covariance[locate_tasks(state.task_names, np.array([label]))[0]] = covariance
+    return joint
+
+
+def _held_out_error(state: FittedState, folded: FoldedLoss) -> HeldOut | None:
+    family = state.family
+    if family.errors is None or not folded.scored:
+        return None
+    squared = family.errors.squared[family.position(family.chosen)].sum(axis=0)
+    precisions = state.level.precisions
+    weighted = squared.sum() if precisions is None else squared @ precisions
+    return HeldOut(float(weighted / family.errors.count.sum()), 1.0 - 1.0 / len(folded.parts))
