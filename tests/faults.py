@@ -243,6 +243,13 @@ FAULTS = (
         "edges=level.edges",
         "test_growing.py",
     ),
+    Fault(
+        "the given step of projected gradient divided by the scale of the loss instead of multiplied",
+        "bilevel/algorithm.py",
+        "step=settings.step * objective.scale",
+        "step=settings.step / objective.scale",
+        "estimators/test_paper.py",
+    ),
 )
 
 

@@ -301,7 +301,8 @@ def _optimise(
     objective.accuracy = _FINE
     first, rough_steps = objective(start)[0], 0
     loss = objective.parts[0].problem.loss
-    if loss.n_tasks * loss.n_features > DIRECT_SIZE:
+    # Steps of a given length may raise the objective, so those of rough solves could not be judged.
+    if settings.step is None and loss.n_tasks * loss.n_features > DIRECT_SIZE:
         objective.accuracy = _ROUGH
         rough = _run(objective, start, box, settings, 0, progress, journal)
         objective.accuracy = _FINE
@@ -330,8 +331,12 @@ def _run(
             progress(done + iteration, value * objective.scale)
 
     rough = objective.accuracy != _FINE
+    optimiser = _OPTIMISERS[settings.edge_solver]
+    if settings.step is not None:
+        # The objective is F divided by its scale, and so is its gradient.
+        optimiser = partial(optimiser, step=settings.step * objective.scale)
     return recorded(
-        _OPTIMISERS[settings.edge_solver],
+        optimiser,
         objective,
         start,
         box,

@@ -30,6 +30,10 @@ class Settings:
         ξ, η, γ.
     noise : {"common", "per_task"}
         Whether all tasks have the same variance of the noise, or each its own, which then weighs its rows.
+    blend : bool
+        Whether the levels are averaged by their held-out errors; otherwise the best supported one is taken.
+    step : float, optional
+        ν of projected gradient; chosen at every step where None.
     edge_solver, hypergradient, ridge, smoothing, max_iter, tol
         As in :class:`ggmtl.GGMTLRegressor`.
     """
@@ -47,6 +51,8 @@ class Settings:
     max_iter: int = 200
     tol: float = 1e-5
     noise: str = "common"
+    blend: bool = True
+    step: float | None = None
 
     def ridge_for(self, loss: LeastSquares) -> np.ndarray:
         """ρ per task and coordinate: none on the intercept, except of a task without a single row."""

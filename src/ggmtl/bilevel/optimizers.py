@@ -65,31 +65,36 @@ def projected_gradient(
     start: np.ndarray,
     box: Box,
     *,
+    step: float | None = None,
     max_iter: int = 200,
     tol: float = 1e-5,
     progress: Progress | None = None,
 ) -> Optimum:
     """The paper's Algorithm 1 with the sign that descends: e ← P(e − ν ∇F(e)).
 
-    ν starts from the Barzilai–Borwein length and is halved until the objective falls (Armijo along the
-    projection arc), because no fixed ν is safe.
+    A `step` is ν of every iteration, as in the paper; the objective may then rise. By default ν starts from the
+    Barzilai–Borwein length and is halved until the objective falls (Armijo along the projection arc).
     """
     x = box.project(start)
     value, gradient = function(x)
     if progress:
         progress(0, value, x)
     history = [value]
-    step = 0.1 / max(np.abs(gradient).max(initial=0.0), np.finfo(float).tiny)
+    length = 0.1 / max(np.abs(gradient).max(initial=0.0), np.finfo(float).tiny)
     status, iteration = "max_iter", 0
     while box.certificate(x, gradient) > tol and iteration < max_iter:
-        trial = _backtrack(function, box, x, value, gradient, step)
+        if step is None:
+            trial = _backtrack(function, box, x, value, gradient, length)
+        else:
+            point = box.project(x - step * gradient)
+            trial = (point, *function(point))
         if trial is None:
             status = "flat"
             break
         new_x, new_value, new_gradient = trial
         moved, turned = new_x - x, new_gradient - gradient
         curvature = float(moved @ turned)
-        step = float(moved @ moved) / curvature if curvature > 0 else 10.0 * step
+        length = float(moved @ moved) / curvature if curvature > 0 else 10.0 * length
         x, value, gradient = new_x, new_value, new_gradient
         history.append(value)
         iteration += 1

@@ -42,6 +42,8 @@ def settings_of(model: Any, width: int) -> Settings:
         max_iter=_steps(model.max_iter),
         tol=_number("tol", model.tol),
         noise=model.noise,
+        blend=bool(model.blend),
+        step=None if model.step is None else _number("step", model.step),
     )
 
 
@@ -86,8 +88,14 @@ def check_parameters(model: Any) -> None:
     check_choice("noise", model.noise, NOISES)
     check_choice("edge_solver", model.edge_solver, EDGE_SOLVERS)
     check_choice("hypergradient", model.hypergradient, MODES)
-    if not isinstance(model.hub, (bool, np.bool_)):
-        raise ParameterError(f"hub must be True or False. Got {model.hub!r} instead.")
+    for name in ("hub", "blend"):
+        if not isinstance(getattr(model, name), (bool, np.bool_)):
+            raise ParameterError(f"{name} must be True or False. Got {getattr(model, name)!r} instead.")
+    if model.step is not None and (_number("step", model.step) == 0 or model.edge_solver != "projected_gradient"):
+        raise ParameterError(
+            'step is the length of the steps of edge_solver="projected_gradient": a positive number, or None to choose '
+            f"it at every step. Got step={model.step!r} with edge_solver={model.edge_solver!r} instead."
+        )
     if model.n_jobs is not None and not (isinstance(model.n_jobs, (int, np.integer)) and model.n_jobs != 0):
         raise ParameterError(f"n_jobs must be None or a whole number other than zero. Got {model.n_jobs!r} instead.")
     if isinstance(model.edge_entropy, str):
