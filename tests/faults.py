@@ -27,6 +27,13 @@ class Fault:
 
 FAULTS = (
     Fault(
+        "equal rows of discrete data held out together",
+        "data/folds.py",
+        "np.where(varied & (repetition > 0), _mix(keys + _mix(repetition)), keys)",
+        "keys",
+        "data/test_folds.py",
+    ),
+    Fault(
         "sign of the hyper-gradient flipped",
         "hypergradient.py",
         "edges=-np.einsum(",

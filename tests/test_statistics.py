@@ -6,8 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ggmtl.data.folds import deal_folds, deal_holdout
-from ggmtl.data.task_data import TaskData
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError, InputTypeError, ParameterError
 from ggmtl.kernels import segment_cross_products
@@ -218,129 +216,6 @@ def test_taking_tasks_keeps_their_sums():
     assert taken.task_names.tolist() == [3, 1]
     np.testing.assert_array_equal(taken.gram, statistics.gram[[3, 1]])
     assert taken.n_folds == 2
-
-
-# ---------------------------------------------------------------- dealing
-
-
-def make_data(seed=0, rows=137, n=7, **other):
-    X, y, tasks = make_rows(seed, rows, n=n)
-    return TaskData(X, y, tasks, **other)
-
-
-def test_folds_are_balanced_within_every_task():
-    data = make_data()
-    folds = deal_folds(data, 5)
-    for task in range(7):
-        sizes = np.bincount(folds[data.task_index == task], minlength=5)
-        assert np.ptp(sizes) <= 1
-
-
-def test_folds_do_not_depend_on_the_order_of_rows():
-    data = make_data()
-    order = np.random.default_rng(5).permutation(len(data))
-    np.testing.assert_array_equal(deal_folds(data.take(order), 5), deal_folds(data, 5)[order])
-    np.testing.assert_array_equal(deal_holdout(data.take(order), 0.3), deal_holdout(data, 0.3)[order])
-
-
-def test_folds_do_not_depend_on_task_labels():
-    data = make_data()
-    renamed = np.array(["m", "z", "a", "q", "b", "y", "c"])[data.tasks]
-    np.testing.assert_array_equal(deal_folds(TaskData(data.X, data.y, renamed), 5), deal_folds(data, 5))
-
-
-def test_folds_do_not_depend_on_units():
-    data = make_data()
-    other = TaskData(data.X * [2.54, 1e-6, 9 / 5] + [0, 0, 32], data.y * 1000 + 273.15, data.tasks)
-    np.testing.assert_array_equal(deal_folds(other, 5), deal_folds(data, 5))
-
-
-def test_equal_rows_share_a_fold():
-    data = make_data()
-    twice = data.take(np.concatenate([np.arange(len(data)), np.arange(len(data))]))
-    folds = deal_folds(twice, 5)
-    np.testing.assert_array_equal(folds[: len(data)], folds[len(data) :])
-
-
-def test_the_seed_deals_anew():
-    data = make_data()
-    assert (deal_folds(data, 5, seed=1) != deal_folds(data, 5, seed=2)).mean() > 0.5
-
-
-def test_tasks_of_one_row_are_spread_over_the_folds():
-    X, y, _ = make_rows(rows=500)
-    sizes = np.bincount(deal_folds(TaskData(X, y, np.arange(500)), 5), minlength=5)
-    assert sizes.min() > 60
-    assert sizes.max() < 140
-
-
-@settings(deadline=None, max_examples=40)
-@given(rows=st.integers(1, 60), n=st.integers(1, 8), k=st.integers(2, 7), seed=st.integers(0, 2**63))
-def test_folds_are_balanced_for_any_shape(rows, n, k, seed):
-    data = make_data(seed % 1000, rows, n)
-    folds = deal_folds(data, k, seed)
-    assert folds.min() >= 0
-    assert folds.max() < k
-    for task in range(len(data.task_names)):
-        assert np.ptp(np.bincount(folds[data.task_index == task], minlength=k)) <= 1
-
-
-def test_groups_within_tasks_stay_together_and_are_balanced():
-    X, y, tasks = make_rows(rows=240, n=4)
-    groups = tasks * 100 + np.random.default_rng(6).integers(11, size=240)
-    data = TaskData(X, y, tasks, groups=groups)
-    folds = deal_folds(data, 3)
-    for group in np.unique(groups):
-        assert len(set(folds[groups == group])) == 1
-    for task in range(4):
-        first_rows = np.unique(groups[tasks == task], return_index=True)[1]
-        assert np.ptp(np.bincount(folds[tasks == task][first_rows], minlength=3)) <= 1
-
-
-def test_groups_across_tasks_stay_together_and_are_balanced():
-    X, y, tasks = make_rows(rows=240, n=4)
-    groups = np.random.default_rng(7).integers(14, size=240)
-    folds = deal_folds(TaskData(X, y, tasks, groups=groups), 4)
-    per_group = [set(folds[groups == group]) for group in range(14)]
-    assert all(len(used) == 1 for used in per_group)
-    assert np.ptp(np.bincount([used.pop() for used in per_group], minlength=4)) <= 1
-
-
-def test_groups_are_dealt_whatever_they_are_called():
-    X, y, tasks = make_rows(rows=240, n=4)
-    groups = np.random.default_rng(8).integers(14, size=240)
-    renamed = np.random.default_rng(9).permutation(14)[groups]
-    first, second = (deal_folds(TaskData(X, y, tasks, groups=g), 4) for g in (groups, renamed))
-    np.testing.assert_array_equal(first, second)
-
-
-@pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.9])
-def test_a_holdout_takes_its_share_of_every_task_to_within_one_row(share):
-    data = make_data(rows=300)
-    held_out = deal_holdout(data, share)
-    for task in range(7):
-        own = data.task_index == task
-        assert abs(held_out[own].sum() - share * own.sum()) < 1
-
-
-def test_a_holdout_of_tiny_tasks_takes_its_share_on_the_whole():
-    X, y, _ = make_rows(rows=2000)
-    assert abs(deal_holdout(TaskData(X, y, np.arange(2000)), 0.2).mean() - 0.2) < 0.04
-
-
-def test_folds_and_shares_out_of_range_are_refused():
-    with pytest.raises(ParameterError, match="at least 2"):
-        deal_folds(make_data(), 1)
-    for share in (0.0, 1.0):
-        with pytest.raises(ParameterError, match="between 0 and 1"):
-            deal_holdout(make_data(), share)
-
-
-def test_constant_columns_do_not_disturb_the_folds():
-    data = make_data()
-    wider = TaskData(np.column_stack([data.X, np.full(len(data), 0.1)]), data.y, data.tasks)
-    rescaled = TaskData(np.column_stack([data.X, np.full(len(data), 0.3)]), data.y, data.tasks)
-    np.testing.assert_array_equal(deal_folds(wider, 5), deal_folds(rescaled, 5))
 
 
 # ---------------------------------------------------------------- scaling

@@ -236,6 +236,17 @@ def test_the_hash_of_a_row_is_fixed_for_all_time():
     assert HASHES[0] == HASHES[1]
 
 
+def test_a_stream_of_discrete_rows_warns_that_equal_rows_share_a_fold():
+    rng = np.random.default_rng(0)
+    x, tasks = rng.integers(2, size=400).astype(float), np.repeat(["a", "b"], 200)
+    table = pa.table({"shop": tasks, "x": x, "sales": (rng.random(400) < 0.5).astype(float)})
+    with pytest.warns(UserWarning, match="repeat another row of their task") as caught:
+        TaskStatistics.from_arrow_stream(table, **COLUMNS, folds=4)
+    assert len(caught) == 1
+    # No folds, no error of held-out rows.
+    TaskStatistics.from_arrow_stream(table, **COLUMNS)
+
+
 def test_whole_numbers_are_spread_over_the_folds():
     columns = [np.repeat(np.arange(100.0), 100), np.tile(np.arange(100.0), 100)]
     counts = np.bincount(hash_folds(columns, 10_000, 5), minlength=5)

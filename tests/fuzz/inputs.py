@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 COLUMNS = ("normal", "constant", "zero", "duplicate", "collinear", "binary", "whole", "heavy", "shifted", "sparse")
-TARGETS = ("linear", "linear", "noise", "constant", "zero", "heavy", "exact", "per_task")
+TARGETS = ("linear", "linear", "noise", "constant", "zero", "heavy", "exact", "per_task", "binary")
 LAYOUTS = ("plain", "fortran", "strided", "reversed", "float32", "list")
 ODD_NAMES = (
     "a", "B", "=1+1", "@cmd", "+x", "-2", "<script>alert(1)</script>", "\x1b[31mred\x1b[0m", "naïve", "日本", "",
@@ -80,6 +80,7 @@ def _target(kind, X, tasks, rng):
         "heavy": rng.standard_cauchy(len(tasks)) ** 3,
         "exact": Z @ models[0],
         "per_task": tasks.astype(float),
+        "binary": (noise > 0).astype(float),
     }.get(kind, np.einsum("rd,rd->r", Z, models[tasks]) + 0.3 * noise)
 
 

@@ -18,11 +18,15 @@ def deal_folds(data: TaskData, n_folds: int, seed: int = 0) -> np.ndarray:
     """Fold number of every row, shape (rows,).
 
     The rows of a task are ordered by a hash of (seed, row) and dealt out in turn, starting at a fold that the
-    hashes choose. Equal rows share a fold. Neither the order of rows, nor labels, nor units matter; the order of the
-    columns does, since it tells features of equal values apart.
+    hashes choose. Neither the order of rows, nor labels, nor units matter; the order of the columns does, since it
+    tells features of equal values apart.
+
+    Copies of a row share a fold if x never comes with another y in the task: then they are one row of a larger
+    weight. Where x comes with several y the data are discrete, and equal rows are different observations. Each is
+    dealt out by itself. Kept together, all rows of one (x, y) would be predicted from rows with other y only.
 
     With ``data.groups`` whole groups are dealt out: within each task where every group belongs to one task, over all
-    tasks otherwise.
+    tasks otherwise. Groups of equal rows are treated like equal rows.
 
     Examples
     --------
@@ -52,14 +56,28 @@ def hash_folds(columns: Iterable[np.ndarray], n_rows: int, n_folds: int, seed: i
     `deal_folds` it cannot balance the folds of a task: it never sees a task whole.
     """
     check_fold_number(n_folds)
-    total = np.full(n_rows, _mix(np.array([seed % 2**64], dtype=np.uint64))[0])
+    return (_mix(_hash_bits(columns, n_rows, seed)[1]) % np.uint64(n_folds)).astype(np.int64)
+
+
+def share_of_repetitions(tasks: np.ndarray, columns: Iterable[np.ndarray]) -> float:
+    """Share of the rows (x, y; the target last) that repeat one of their task whose x also comes with another y."""
+    features, keys = _hash_bits(columns, len(tasks))
+    varied = _comes_with_several_targets(tasks, features, keys)
+    order = np.lexsort((keys, tasks))
+    return float((varied[order] & ~_changes(tasks[order], keys[order])).mean())
+
+
+def _hash_bits(columns: Iterable[np.ndarray], n_rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Hashes of the float64 bits of every row, without and with the last column."""
+    before = total = np.full(n_rows, _mix(np.array([seed % 2**64], dtype=np.uint64))[0])
     for column in columns:
+        before = total
         # Adding zero turns −0.0 into 0.0: equal numbers have equal bits.
-        total ^= (column + 0.0).view(np.uint64)
+        total = total ^ (column + 0.0).view(np.uint64)
         total *= np.uint64(0x9E3779B97F4A7C15)
         # A product carries upwards only; this brings what the high bits know back down.
         total ^= total >> np.uint64(32)
-    return (_mix(total) % np.uint64(n_folds)).astype(np.int64)
+    return before, total
 
 
 def check_fold_number(n_folds: int) -> None:
@@ -69,28 +87,60 @@ def check_fold_number(n_folds: int) -> None:
 
 
 def _shuffle(data: TaskData, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rank of every row in its shuffled deck, and the deck's lowest key; equal rows and groups share a rank."""
-    keys = hash_rows(data, seed)
+    """Rank of every row in its shuffled deck, and the deck's lowest key; copies and groups share a rank."""
+    features, keys = hash_rows(data, seed)
     decks = data.task_index
-    if data.groups is not None:
-        _, group = np.unique(data.groups, return_inverse=True)
-        group = group.reshape(-1)
-        keys = _sum_by(keys, group)
-        lowest, highest = _range_by(decks, group)
-        if (lowest != highest).any():
-            decks = np.zeros(len(data), dtype=np.int64)
-    return _rank(keys, decks)
+    varied = _comes_with_several_targets(decks, features, keys)
+    # Rows of one key may differ in their weights or beyond the rounding: no order of rows decides between these.
+    weight = [] if data.sample_weight is None else [data.sample_weight]
+    marks = _hash_bits([*data.X.T, data.y, *weight], len(data))[1]
+    if data.groups is None:
+        return _rank(_separated(decks, keys, marks, varied), decks)
+    group = np.unique(data.groups, return_inverse=True)[1].reshape(-1)
+    lowest, highest = _range_by(decks, group)
+    of_group = lowest if (lowest == highest).all() else np.zeros_like(lowest)
+    keys = _separated(of_group, _sum_of_distinct(keys, group), _sum_by(marks, group), _sum_by(varied, group) > 0)
+    return _rank(keys[group], of_group[group])
 
 
-def hash_rows(data: TaskData, seed: int) -> np.ndarray:
-    """A 64-bit hash of every row's features and target, free of units and of the order of rows."""
-    total = np.full(len(data), np.uint64(seed % 2**64), dtype=np.uint64)
+def _comes_with_several_targets(decks: np.ndarray, features: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Whether the x of each row comes with more than one y in its task, shape (rows,)."""
+    order = np.lexsort((keys, features, decks))
+    new_x = _changes(decks[order], features[order])
+    number = np.cumsum(new_x) - 1
+    other_y = _changes(keys[order]) & ~new_x
+    varied = np.empty(len(keys), dtype=bool)
+    varied[order] = (np.bincount(number, weights=other_y) > 0)[number]
+    return varied
+
+
+def _separated(decks: np.ndarray, keys: np.ndarray, marks: np.ndarray, varied: np.ndarray) -> np.ndarray:
+    """The keys, with a key of its own for every repetition of what is `varied`."""
+    order = np.lexsort((marks, keys, decks))
+    first = np.flatnonzero(_changes(decks[order], keys[order]))
+    repetition = np.empty(len(keys), dtype=np.uint64)
+    repetition[order] = np.arange(len(keys)) - np.repeat(first, np.diff(np.append(first, len(keys))))
+    with np.errstate(over="ignore"):
+        return np.where(varied & (repetition > 0), _mix(keys + _mix(repetition)), keys)
+
+
+def _changes(*columns: np.ndarray) -> np.ndarray:
+    """Whether each entry differs from the one before it in any column; the first one does."""
+    differs = np.ones(len(columns[0]), dtype=bool)
+    differs[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return differs
+
+
+def hash_rows(data: TaskData, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """64-bit hashes of every row's features, and of its features and target; free of units and of the order of rows."""
+    features = total = np.full(len(data), np.uint64(seed % 2**64), dtype=np.uint64)
     for k, column in enumerate([*data.X.T, data.y]):
         centre, spread = _location(column, data.sample_weight)
         steps = np.rint((column - centre) / spread * _STEPS) + 0.0
+        features = total
         with np.errstate(over="ignore"):
             total = _mix(total ^ _mix(steps.view(np.uint64) + np.uint64(k + 1)))
-    return total
+    return features, total
 
 
 def _location(column: np.ndarray, weight: np.ndarray | None) -> tuple[float, float]:
@@ -117,16 +167,21 @@ def _mix(x: np.ndarray) -> np.ndarray:
         return x ^ (x >> np.uint64(31))
 
 
-def _sum_by(keys: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """Per row, a key of its whole group: the sum of the group's distinct row keys, whatever their order.
+def _sum_of_distinct(keys: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """A key of every group: the sum of its distinct row keys, whatever their order.
 
     Distinct, because a row that appears twice is a row of weight two and must not move its group.
     """
     pairs = np.unique(np.stack([group.astype(np.uint64), keys], axis=1), axis=0)
+    return _sum_by(_mix(pairs[:, 1]), pairs[:, 0].astype(np.int64))
+
+
+def _sum_by(values: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Sum of the values of every group, as 64-bit integers that wrap around."""
     total = np.zeros(group.max() + 1, dtype=np.uint64)
     with np.errstate(over="ignore"):
-        np.add.at(total, pairs[:, 0].astype(np.int64), _mix(pairs[:, 1]))
-    return total[group]
+        np.add.at(total, group, values.astype(np.uint64))
+    return total
 
 
 def _range_by(values: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -141,8 +196,8 @@ def _rank(keys: np.ndarray, decks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Position of each row's key among the distinct keys of its deck, and the deck's lowest key."""
     order = np.lexsort((keys, decks))
     key, deck = keys[order], decks[order]
-    new_deck = np.r_[True, deck[1:] != deck[:-1]]
-    new_key = new_deck | np.r_[True, key[1:] != key[:-1]]
+    new_deck = _changes(deck)
+    new_key = _changes(deck, key)
     position = np.cumsum(new_key) - 1
     deck_number = np.cumsum(new_deck) - 1
     rank = np.empty(len(keys), dtype=np.int64)

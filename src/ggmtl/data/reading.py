@@ -177,7 +177,7 @@ def _one_task_per_column(matrix, target, names, y, sample_weight, groups) -> Tas
     group = None if groups is None else read_labels(groups, "groups", n_rows)
     if group is None and n_tasks > 1:
         # A row is held out of all tasks at once, so that they have the same design in every fold.
-        group = _groups_of_equal_rows(matrix)
+        group = _groups_of_copies(matrix, target)
     data = TaskData(
         np.tile(matrix, (n_tasks, 1)),
         target.T.ravel(),
@@ -189,12 +189,30 @@ def _one_task_per_column(matrix, target, names, y, sample_weight, groups) -> Tas
     return _without_zero_weights(data)
 
 
-def _groups_of_equal_rows(matrix: np.ndarray) -> np.ndarray:
-    """A label for every row, the same for equal rows, also of other tables, shape (rows,)."""
+def _groups_of_copies(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """A label for every row, shape (rows,): the same for copies, also of other tables, else one of its own.
+
+    Equal rows are copies where their x never comes with other targets.
+    """
     # There are a positive and a negative zero.
-    rows, place = np.unique(matrix + 0.0, axis=0, return_inverse=True)
-    labels = [int.from_bytes(blake2b(row.tobytes(), digest_size=8).digest(), "little", signed=True) for row in rows]
-    return np.array(labels, dtype=np.int64)[place.reshape(-1)]
+    both = np.column_stack([matrix, target]) + 0.0
+    rows, place = np.unique(both[:, : matrix.shape[1]], axis=0, return_inverse=True)
+    place = place.reshape(-1)
+    label = np.array([_hash_bytes(row.tobytes()) for row in rows], dtype=np.int64)[place]
+    order = np.lexsort(both.T)
+    some = np.empty((len(rows), target.shape[1]))
+    some[place] = target
+    differs = np.bincount(place, weights=(target != some[place]).any(axis=1)) > 0
+    varied = differs[place[order]]
+    # Named after the whole table: an equal row of a later one is another observation.
+    table = blake2b(both[order].tobytes()).digest()
+    for position in np.flatnonzero(varied):
+        label[order[position]] = _hash_bytes(position.tobytes(), table)
+    return label
+
+
+def _hash_bytes(content: bytes, key: bytes = b"") -> int:
+    return int.from_bytes(blake2b(content, digest_size=8, key=key).digest(), "little", signed=True)
 
 
 def _without_zero_weights(data: TaskData) -> TaskData:

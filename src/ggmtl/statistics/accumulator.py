@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ggmtl.data.folds import check_fold_number, hash_folds
+from ggmtl.data.folds import check_fold_number, hash_folds, share_of_repetitions
 from ggmtl.data.reading import check_range
 from ggmtl.errors import InputError, InputTypeError, ParameterError
 from ggmtl.kernels import segment_cross_products
@@ -16,6 +16,8 @@ from ggmtl.statistics.task_statistics import TaskStatistics
 _BUFFER_BYTES = 2**25
 # Bytes of the cross products computed at a time, few enough to stay in the cache until they are added.
 _PRODUCT_BYTES = 2**20
+# First rows that are searched for repetitions.
+_SEARCHED_ROWS = 2**16
 # Rows copied at a time from columns into the row-major buffer, few enough to stay in the cache.
 _TILE = 512
 
@@ -61,6 +63,8 @@ class StatisticsBuilder:
         self._rows = np.empty((size, width))
         self._task = np.empty(size, dtype=np.int64)
         self._weight: np.ndarray | None = None
+        # Share of the first rows that are equal to others, with an x that also comes with another y.
+        self.repeated = 0.0
         self._start()
 
     def _start(self) -> None:
@@ -158,6 +162,9 @@ class StatisticsBuilder:
         segment = self._task[: self._filled] * n_folds
         if self.n_folds:
             segment += hash_folds((rows[:, k].copy() for k in values), len(rows), n_folds)
+            if self._origin is None:
+                first = slice(_SEARCHED_ROWS)
+                self.repeated = share_of_repetitions(self._task[: self._filled][first], rows[first, values].T.copy())
         origin = np.average(rows, axis=0, weights=weight)[values] if self._origin is None else self._origin
         self._origin = origin
         rows[:, :-2] -= origin[:-1]

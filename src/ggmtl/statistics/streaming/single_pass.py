@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ggmtl.errors import InputError
+from ggmtl.errors import InputError, warn_user
 from ggmtl.statistics.accumulator import StatisticsBuilder
 from ggmtl.statistics.streaming.batches import (
     ColumnPlan,
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ggmtl")
 # Seconds between two reports.
 INTERVAL = 2.0
+# Repeated rows that are no longer an accident.
+_MANY_REPETITIONS = 0.1
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,16 @@ def read_batches(
         logger.warning(
             "%d of %d rows were left out because of missing values (%s).", reader.n_dropped, reader.n_rows, counts
         )
-    return builder.statistics() if builder.n_rows else None
+    if not builder.n_rows:
+        return None
+    statistics = builder.statistics()
+    if builder.repeated > _MANY_REPETITIONS:
+        warn_user(
+            f"About {builder.repeated:.0%} of the rows of {source} repeat another row of their task, and the same "
+            "features also come with other targets, as in discrete data. A stream puts equal rows into one fold, so "
+            "held-out errors will be too large. Fit from rows in memory (GGMTLRegressor.fit), or leave out folds=."
+        )
+    return statistics
 
 
 def _all_categories(batches: Iterable[tuple[str, pa.RecordBatch]], columns: list[str]) -> dict[str, list[Any]]:
