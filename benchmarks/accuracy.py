@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from ggmtl.reproduce import Cell, CellCache, compute_missing
-from ggmtl.reproduce.markdown import format_entry
+from ggmtl.reproduce.cells import is_given
 from ggmtl.reproduce.methods import LABELS, compute_cell
-from ggmtl.reproduce.problems import is_given
+from ggmtl.reproduce.pages import format_entry
 
 PROBLEMS = (
     *(f"school r={r}" for r in (0.2, 0.3, 0.4, 0.5)),

@@ -16,7 +16,7 @@ from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.levels import hub_level, independent_level, learn_levels, pooled_level
 from ggmtl.statistics.least_squares import FoldedLoss
 from ggmtl.statistics.task_statistics import TaskStatistics
-from test_bilevel import folded_of, settings_of
+from made import folded_of, settings_of
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 import ggmtl
 from ggmtl import TaskGraph, load_model
 from ggmtl.datasets import _files
-from ggmtl.datasets._tables import read_npz
+from ggmtl.datasets._files import read_npz
 from ggmtl.errors import InputError, ModelFileError
 from ggmtl.statistics.streaming.partials import from_bytes
 

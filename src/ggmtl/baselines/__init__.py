@@ -3,10 +3,9 @@
 from ggmtl.baselines.bmsl import BMSLRegressor
 from ggmtl.baselines.ccmtl import CCMTLRegressor
 from ggmtl.baselines.hub import HubRegressor
-from ggmtl.baselines.independent import IndependentRegressor
 from ggmtl.baselines.mssl import MSSLRegressor
 from ggmtl.baselines.mtrl import MTRLRegressor
-from ggmtl.baselines.pooled import PooledRegressor
+from ggmtl.baselines.ridge import IndependentRegressor, PooledRegressor
 
 __all__ = [
     "BMSLRegressor",

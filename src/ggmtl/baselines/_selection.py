@@ -6,7 +6,6 @@ error(c) = Σ_k ‖y_k − X_k V_{−k}(c)‖² / Σ_k N_k ,     V_{−k}(c) fit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,34 +17,13 @@ from ggmtl.statistics.least_squares import LeastSquares, sum_of
 _TIE = 1e-9
 
 
-@dataclass(frozen=True)
-class FoldErrors:
-    """Mean squared error on held-out rows of every candidate, in scaled units.
-
-    Parameters
-    ----------
-    candidates : tuple
-        The grid, strongest first.
-    errors : array of shape (candidates,)
-        Squared error pooled over folds and tasks, per row.
-    """
-
-    candidates: tuple
-    errors: np.ndarray
-
-    @property
-    def smallest(self) -> float:
-        """Error of the candidate chosen."""
-        return float(self.errors.min())
-
-
-def select_by_folds(
+def select_by_paths(
     folds: Sequence[LeastSquares],
     grid: Sequence[Any],
-    fit: Callable[[LeastSquares, Any], np.ndarray],
+    fit_path: Callable[[LeastSquares, Sequence[Any]], Iterable[np.ndarray]],
     scored: Iterable[int] | None = None,
-) -> tuple[Any, FoldErrors]:
-    """Return the candidate with the smallest held-out error, and the errors of all.
+) -> tuple[Any, np.ndarray]:
+    """The candidate with the smallest held-out error, and the mean squared errors of all, in scaled units.
 
     Parameters
     ----------
@@ -53,21 +31,11 @@ def select_by_folds(
         Loss of every fold.
     grid : sequence
         Candidates, strongest regularisation first: the first wins a tie.
-    fit : callable
-        ``fit(loss, candidate)`` returns coefficients, shape (n, p).
+    fit_path : callable
+        ``fit_path(loss, grid)`` yields the coefficients, shape (n, p), of every candidate in order.
     scored : iterable of int, optional
-        Folds that are held out in turn; all unless told. The others train every time.
+        Folds that are held out in turn; by default all. The others train every time.
     """
-    return select_by_paths(folds, grid, lambda loss, path: (fit(loss, candidate) for candidate in path), scored)
-
-
-def select_by_paths(
-    folds: Sequence[LeastSquares],
-    grid: Sequence[Any],
-    fit_path: Callable[[LeastSquares, Sequence[Any]], Iterable[np.ndarray]],
-    scored: Iterable[int] | None = None,
-) -> tuple[Any, FoldErrors]:
-    """As `select_by_folds`, for a method that fits the whole grid in order, each from the one before."""
     errors = np.zeros(len(grid))
     rows = 0.0
     for k in range(len(folds)) if scored is None else scored:
@@ -79,11 +47,16 @@ def select_by_paths(
     # A candidate whose solver broke down has no finite error and must not win.
     errors = np.where(np.isfinite(errors), errors, np.inf)
     best = int(np.flatnonzero(errors <= errors.min() * (1.0 + _TIE))[0])
-    return grid[best], FoldErrors(tuple(grid), errors)
+    return grid[best], errors
+
+
+def held_out_rmse(errors: np.ndarray | None, target_scale: float) -> float | None:
+    """Root mean squared error of the chosen candidate in the user's units; None where nothing was held out."""
+    return None if errors is None else float(np.sqrt(errors.min())) * target_scale
 
 
 def rest_of(folds: Sequence[LeastSquares], k: int) -> LeastSquares:
-    """The loss over all folds but `k`, added up, not subtracted, so that empty tasks stay exactly empty."""
+    """Loss over all folds but `k`. A sum, not a difference, so that empty tasks stay exactly empty."""
     others = [fold for j, fold in enumerate(folds) if j != k]
     if others:
         return sum_of(others)
@@ -103,7 +76,7 @@ def check_strength(name: str, value: Any) -> float | None:
 
 
 def require_folds(estimator: str, names: str, n_folds: int) -> None:
-    """Refuse ``"auto"`` where there is nothing to validate on."""
+    """Raise an error if a strength is ``"auto"`` but there are no folds to choose it on."""
     if n_folds == 0:
         raise ParameterError(
             f'{estimator} chooses {names}="auto" by cross-validation, but the rows have no folds. '

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ggmtl.baselines._selection import check_strength, select_by_paths
+from ggmtl.baselines._selection import check_strength, held_out_rmse, require_folds, select_by_paths
 from ggmtl.bilevel.inner import DEFAULT_SMOOTHING, InnerProblem, solve_inner
-from ggmtl.errors import ParameterError
 from ggmtl.estimators.base import LearnedModels, TaskRegressor
 from ggmtl.graph.candidates import KNN
 from ggmtl.graph.task_graph import TaskGraph
@@ -91,29 +90,21 @@ class CCMTLRegressor(TaskRegressor):
 
     def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
         total = sum_of(folds)
-        strength, error = self._choose(folds, total)
+        strength, errors = self._choose(folds, total)
         edges = self._neighbours(total)
         (coefficients,) = self._fit_path(total, [strength])
         graph = TaskGraph(edges, np.ones(len(edges)), statistics.task_names)
-        attributes = {
-            "strength_": strength,
-            "validation_error_": None if error is None else float(np.sqrt(error)) * self.scaling_.target_scale,
-        }
+        attributes = {"strength_": strength, "validation_error_": held_out_rmse(errors, self.scaling_.target_scale)}
         return LearnedModels(coefficients, graph, attributes=attributes)
 
-    def _choose(self, folds: list[LeastSquares], total: LeastSquares) -> tuple[float, float | None]:
+    def _choose(self, folds: list[LeastSquares], total: LeastSquares) -> tuple[float, np.ndarray | None]:
         given = check_strength("strength", self.strength)
         if given is not None:
             return given, None
         scored = self._scored(folds)
-        if not scored:
-            raise ParameterError(
-                'CCMTLRegressor(strength="auto") needs rows to validate on, but the statistics were collected without '
-                "folds. Collect them with folds=, or give the strength."
-            )
+        require_folds(type(self).__name__, "strength", len(scored))
         unit = max(float(total.count.mean()), 1.0)
-        best, table = select_by_paths(folds, [unit * g for g in _GRID], self._fit_path, scored)
-        return best, table.smallest
+        return select_by_paths(folds, [unit * g for g in _GRID], self._fit_path, scored)
 
     def _neighbours(self, loss: LeastSquares) -> np.ndarray:
         """Edges of the neighbour graph of the independent models."""

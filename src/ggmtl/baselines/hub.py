@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from ggmtl.baselines._selection import check_strength, select_by_folds
+from ggmtl.baselines._selection import check_strength, held_out_rmse, select_by_paths
 from ggmtl.estimators.base import LearnedModels, TaskRegressor
 from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.strengths import learn_hub
@@ -77,15 +78,12 @@ class HubRegressor(TaskRegressor):
         self.random_state = random_state
 
     def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
-        strengths, error = self._choose(folds)
+        strengths, errors = self._choose(folds)
         fit = hub_evidence(sum_of(folds), strengths)
-        attributes = {
-            "strength_": strengths,
-            "validation_error_": None if error is None else float(np.sqrt(error)) * self.scaling_.target_scale,
-        }
+        attributes = {"strength_": strengths, "validation_error_": held_out_rmse(errors, self.scaling_.target_scale)}
         return LearnedModels(fit.coefficients, TaskGraph.empty(statistics.task_names), fit.common, attributes)
 
-    def _choose(self, folds: list[LeastSquares]) -> tuple[np.ndarray, float | None]:
+    def _choose(self, folds: list[LeastSquares]) -> tuple[np.ndarray, np.ndarray | None]:
         slope, intercept = self._given()
         total = sum_of(folds)
         unit = max(float(total.count.mean()), 1.0)
@@ -101,8 +99,8 @@ class HubRegressor(TaskRegressor):
             for a in ([slope] if slope is not None else [unit * g for g in _GRID])
             for b in ([intercept] if intercept is not None else [unit * g for g in _GRID])
         ]
-        best, table = select_by_folds(folds, grid, self._models_at, self._scored(folds))
-        return self._spread(total, *best), table.smallest
+        best, errors = select_by_paths(folds, grid, self._fit_path, self._scored(folds))
+        return self._spread(total, *best), errors
 
     def _given(self) -> tuple[float | None, float | None]:
         slope = check_strength("strength", self.strength)
@@ -119,5 +117,5 @@ class HubRegressor(TaskRegressor):
         """One strength per coefficient, kept positive so that every model is determined."""
         return np.maximum(np.where(self._slopes(loss), slope, intercept), 1e-8)
 
-    def _models_at(self, loss: LeastSquares, strengths: tuple[float, float]) -> np.ndarray:
-        return hub_evidence(loss, self._spread(loss, *strengths)).coefficients
+    def _fit_path(self, loss: LeastSquares, grid: Sequence[tuple[float, float]]) -> Iterator[np.ndarray]:
+        return (hub_evidence(loss, self._spread(loss, *strengths)).coefficients for strengths in grid)

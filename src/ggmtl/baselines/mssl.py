@@ -10,10 +10,8 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl.baselines._centred import CentredLoss, centre
-from ggmtl.baselines._coupled import solve_coupled
-from ggmtl.baselines._graphs import covariance_to_graph, partial_correlation
-from ggmtl.baselines._selection import FoldErrors, check_strength, require_folds, select_by_paths
-from ggmtl.baselines._sparse_precision import sparse_precision
+from ggmtl.baselines._selection import check_strength, held_out_rmse, require_folds, select_by_paths
+from ggmtl.baselines._task_matrices import covariance_to_graph, partial_correlation, solve_coupled, sparse_precision
 from ggmtl.errors import ParameterError, warn_user
 from ggmtl.estimators.base import LearnedModels, TaskRegressor
 from ggmtl.statistics.least_squares import LeastSquares, sum_of
@@ -163,7 +161,7 @@ class MSSLRegressor(TaskRegressor):
         self.random_state = random_state
 
     def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
-        (strength, sparsity), table = self._choose(folds, statistics)
+        (strength, sparsity), errors = self._choose(folds, statistics)
         loss = centre(sum_of(folds), self.fit_intercept)
         fit = learn_structure(loss, strength, sparsity, self.max_iter, self.tol)
         if not fit.converged:
@@ -178,19 +176,16 @@ class MSSLRegressor(TaskRegressor):
             "history_": fit.history,
             "n_iter_": len(fit.history),
             "converged_": fit.converged,
-            "validation_error_": None if table is None else float(np.sqrt(table.smallest)) * self.scaling_.target_scale,
+            "validation_error_": held_out_rmse(errors, self.scaling_.target_scale),
         }
         graph = covariance_to_graph(partial_correlation(fit.precision), statistics.task_names)
         return LearnedModels(loss.with_intercepts(fit.slopes), graph, attributes=attributes)
 
     def _choose(
         self, folds: list[LeastSquares], statistics: TaskStatistics
-    ) -> tuple[tuple[float, float], FoldErrors | None]:
+    ) -> tuple[tuple[float, float], np.ndarray | None]:
         """(λ₁, λ₂) as given or by cross-validation."""
-        strength, sparsity = (
-            check_strength("strength", self.strength),
-            check_strength("sparsity", self.sparsity),
-        )
+        strength, sparsity = check_strength("strength", self.strength), check_strength("sparsity", self.sparsity)
         for name, value in (("strength", strength), ("sparsity", sparsity)):
             if value == 0:
                 raise ParameterError(f"{name} must be above 0, or the problem has no minimum. Got 0 instead.")

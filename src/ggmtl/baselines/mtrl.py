@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from ggmtl.baselines._centred import CentredLoss, centre
-from ggmtl.baselines._coupled import solve_coupled
-from ggmtl.baselines._graphs import correlation, covariance_to_graph
-from ggmtl.baselines._selection import FoldErrors, check_strength, require_folds, select_by_paths
+from ggmtl.baselines._selection import check_strength, held_out_rmse, require_folds, select_by_paths
+from ggmtl.baselines._task_matrices import correlation, covariance_to_graph, solve_coupled
 from ggmtl.estimators.base import LearnedModels, TaskRegressor
 from ggmtl.statistics.least_squares import LeastSquares, sum_of
 from ggmtl.statistics.task_statistics import TaskStatistics
@@ -165,7 +164,7 @@ class MTRLRegressor(TaskRegressor):
         self.random_state = random_state
 
     def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
-        (ridge, strength), table = self._choose(folds, statistics)
+        (ridge, strength), errors = self._choose(folds, statistics)
         loss = centre(sum_of(folds), self.fit_intercept)
         fit = self._minimise(loss, strength, ridge, None)
         attributes = {
@@ -175,14 +174,14 @@ class MTRLRegressor(TaskRegressor):
             "history_": fit.history,
             "n_iter_": len(fit.history) - 1,
             "converged_": fit.converged,
-            "validation_error_": None if table is None else float(np.sqrt(table.smallest)) * self.scaling_.target_scale,
+            "validation_error_": held_out_rmse(errors, self.scaling_.target_scale),
         }
         graph = covariance_to_graph(correlation(fit.covariance), statistics.task_names)
         return LearnedModels(loss.with_intercepts(fit.slopes), graph, attributes=attributes)
 
     def _choose(
         self, folds: list[LeastSquares], statistics: TaskStatistics
-    ) -> tuple[tuple[float, float], FoldErrors | None]:
+    ) -> tuple[tuple[float, float], np.ndarray | None]:
         """(λ₁, λ₂) as given or by cross-validation."""
         strength, ridge = check_strength("strength", self.strength), check_strength("ridge", self.ridge)
         ridges = _RIDGES if ridge is None else (ridge,)

@@ -16,7 +16,7 @@ import typer
 
 from ggmtl import __version__
 from ggmtl.cli import comparison, workflow
-from ggmtl.cli.output_files import MODELS, TABLES, check_output, check_page
+from ggmtl.cli.table_files import MODELS, TABLES, check_output, check_page
 from ggmtl.cli.terminal import complain, say, show_comparison, show_summary, working
 from ggmtl.errors import GGMTLError, InputError
 from ggmtl.estimators.regressor import GGMTLRegressor
@@ -91,7 +91,7 @@ def root(
 @friendly
 def demo(output: Annotated[Path, typer.Option(help="Page to write.")] = Path("report.html")) -> None:
     """Fit the exam scores of 4,059 pupils in 65 London schools, and write a report."""
-    from ggmtl.datasets.rdatasets import load_exam
+    from ggmtl.datasets.schools import load_exam
 
     check_page("--output", output)
     data = load_exam()

@@ -1,13 +1,11 @@
 """Data sets: generators with known relations, loaders of real files, and the paper's split of rows."""
 
-from ggmtl.datasets.climate import load_climate_grid, load_temperature_normals
 from ggmtl.datasets.generators import make_clusters, make_line, make_star, make_tree
 from ggmtl.datasets.parkinson import load_parkinson
-from ggmtl.datasets.rdatasets import load_exam, load_hsb82
-from ggmtl.datasets.school import load_school
+from ggmtl.datasets.schools import load_exam, load_hsb82, load_school
 from ggmtl.datasets.splits import split_rows
 from ggmtl.datasets.surveys import load_computer, load_sales
-from ggmtl.datasets.tmy3 import load_tmy3
+from ggmtl.datasets.temperature import load_climate_grid, load_temperature_normals, load_tmy3
 
 __all__ = [
     "load_climate_grid",

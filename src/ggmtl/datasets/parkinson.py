@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ggmtl.data.task_data import TaskData
-from ggmtl.datasets._files import DataFile, find_file
-from ggmtl.datasets._tables import numbers, read_csv
+from ggmtl.datasets._files import DataFile, find_file, numbers, read_csv
 
 PARKINSON = DataFile(
     path="parkinson/parkinsons_updrs.data",

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from ggmtl.data.task_data import TaskData
-from ggmtl.datasets._files import DataFile, find_file
-from ggmtl.datasets._series import forecast_tasks
-from ggmtl.datasets._tables import numbers, read_csv, read_mat
+from ggmtl.datasets._files import DataFile, find_file, numbers, read_csv, read_mat
+from ggmtl.datasets.splits import forecast_tasks
 from ggmtl.errors import InputError
 
 COMPUTER = DataFile(

@@ -1,15 +1,15 @@
-"""The paper's tables and figures, computed: ``run("table1", quick=True)`` writes ``results/table1.md``.
+"""The paper's tables and figures, computed: ``run("table1", quick=True)`` writes ``results/quick/table1.md``.
 
-Results of single cells are kept beside the pages, so a run that was stopped continues where it stopped, and pages can
-be written again without computing. Quick pages lie in the folder ``quick``, so that they never replace full ones.
+In: names of tables. Out: Markdown pages with the paper's numbers next to ours. ``plan`` (which cells make a table),
+``cells`` (rows and kept results), ``methods`` (the paper's and this package's), ``peers`` (other packages), ``pages``.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ggmtl.errors import check_choice
-from ggmtl.reproduce.cache import CACHE_NAME, Cell, CellCache, Progress, compute_missing
+from ggmtl.errors import check_choice, require
+from ggmtl.reproduce.cells import CACHE_NAME, Cell, CellCache, Progress, compute_missing
 
 TABLES = ("table1", "table2", "table3", "table4")
 TARGETS = (*TABLES, "figures", "all")
@@ -26,6 +26,9 @@ def run(
 ) -> None:
     """Compute what is missing and write the pages.
 
+    Results of single cells are kept in ``cells.jsonl`` next to the pages, so a run that was stopped continues where it
+    stopped. Quick pages go to the folder ``quick``, so that they never replace full ones.
+
     Parameters
     ----------
     what : {"table1", "table2", "table3", "table4", "figures", "all"}
@@ -33,36 +36,26 @@ def run(
     quick : bool
         Two runs, small grids, fewer methods: minutes instead of hours. Pages go to ``output/quick``.
     output : str or Path
-        Folder of the pages (``table1.md``, …, ``figures.md``, PNG files) and of the results kept (``*.jsonl``).
+        Folder of the pages (``table1.md``, …, ``figures.md``, PNG files) and of ``cells.jsonl``.
     progress : callable, optional
         Called with (cells done, cells to do, text).
     n_jobs : int, optional
-        Processes; as many as there are processors unless told.
+        Processes; by default one per processor.
     """
     check_choice("what", what, TARGETS)
-    folder = Path(output) / "quick" if quick else Path(output)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in TARGETS[:-1] if what == "all" else (what,):
-        page = _figures(folder, quick, progress, n_jobs) if name == "figures" else _table(
-            name, folder, quick, progress, n_jobs
-        )  # fmt: skip
-        (folder / f"{name}.md").write_text(page, encoding="utf-8")
-
-
-def _table(name: str, folder: Path, quick: bool, progress: Progress | None, n_jobs: int | None) -> str:
-    # Estimators and data sets are loaded here, so that asking for help on the command line stays fast.
-    from ggmtl.reproduce.markdown import write_table
+    # Estimators, data sets and plots are loaded here, so that asking for help on the command line stays fast.
     from ggmtl.reproduce.methods import compute_cell
+    from ggmtl.reproduce.pages import figure_cells, make_figures, write_table
     from ggmtl.reproduce.plan import make_table
 
-    table = make_table(name, quick)
+    folder = Path(output) / "quick" if quick else Path(output)
+    folder.mkdir(parents=True, exist_ok=True)
     cache = CellCache(folder / CACHE_NAME)
-    cells = [cell for section in table.sections for cell in section.all_cells(quick)]
-    compute_missing(cache, cells, compute_cell, progress, n_jobs)
-    return write_table(table, cache, quick)
-
-
-def _figures(folder: Path, quick: bool, progress: Progress | None, n_jobs: int | None) -> str:
-    from ggmtl.reproduce.figures import make_figures
-
-    return make_figures(folder, quick, progress, n_jobs)
+    for name in TARGETS[:-1] if what == "all" else (what,):
+        table = None if name == "figures" else make_table(name, quick)
+        if table is None:
+            require("matplotlib", "plot", "Drawing the figures")
+        cells = figure_cells(quick) if table is None else table.cells(quick)
+        compute_missing(cache, cells, compute_cell, progress, n_jobs)
+        page = make_figures(folder, cache, quick) if table is None else write_table(table, cache, quick)
+        (folder / f"{name}.md").write_text(page, encoding="utf-8")

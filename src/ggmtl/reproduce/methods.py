@@ -22,10 +22,9 @@ from threadpoolctl import threadpool_limits
 from ggmtl.baselines.bmsl import BMSLRegressor
 from ggmtl.baselines.ccmtl import CCMTLRegressor
 from ggmtl.baselines.hub import HubRegressor
-from ggmtl.baselines.independent import IndependentRegressor
 from ggmtl.baselines.mssl import MSSLRegressor
 from ggmtl.baselines.mtrl import MTRLRegressor
-from ggmtl.baselines.pooled import PooledRegressor
+from ggmtl.baselines.ridge import IndependentRegressor, PooledRegressor
 from ggmtl.data.task_data import TaskData
 from ggmtl.datasets.splits import split_rows
 from ggmtl.errors import GGMTLError
@@ -33,9 +32,8 @@ from ggmtl.estimators.regressor import GGMTLRegressor
 from ggmtl.graph.candidates import KNN
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inspection.metrics import fuzzy_graph_scores, task_rmse
-from ggmtl.reproduce.cache import Cell
+from ggmtl.reproduce.cells import Cell, is_published, keeps_groups, load_problem
 from ggmtl.reproduce.peers import PEERS
-from ggmtl.reproduce.problems import is_published, keeps_groups, load_problem
 
 NEIGHBOURS = 10
 # As CCMTL's: without a hub, features that are constant within a task leave its model undetermined.

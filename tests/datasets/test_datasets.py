@@ -14,7 +14,7 @@ from scipy.io import savemat
 
 from ggmtl import datasets
 from ggmtl.data.task_data import TaskData
-from ggmtl.datasets import _files, parkinson, school, surveys, tmy3
+from ggmtl.datasets import _files, parkinson, schools, surveys, temperature
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.inspection import task_rmse
 
@@ -313,7 +313,7 @@ def test_the_data_home_comes_first_and_its_bytes_are_checked(no_files, monkeypat
 
 def test_loaders_refuse_a_file_with_other_bytes(no_files, monkeypatch):
     monkeypatch.setenv("GGMTL_DATA_HOME", str(no_files))
-    for file, load in ((school.SCHOOL, datasets.load_school), (surveys.SALES, datasets.load_sales)):
+    for file, load in ((schools.SCHOOL, datasets.load_school), (surveys.SALES, datasets.load_sales)):
         path = no_files / file.path
         path.parent.mkdir()
         path.write_text("not the data")
@@ -470,7 +470,7 @@ def test_tmy3_takes_every_kth_hour_and_chosen_stations(small_tmy3):
 def test_farthest_points_start_in_the_middle_and_reach_the_corners():
     longitude, latitude = np.meshgrid(np.arange(-10, 11, 5.0), np.arange(-10, 11, 5.0))
     position = np.column_stack([longitude.ravel(), latitude.ravel()])
-    chosen = tmy3.farthest_points(position, 5)
+    chosen = temperature.farthest_points(position, 5)
     assert position[chosen[0]].tolist() == [0, 0]
     assert {tuple(np.abs(place)) for place in position[chosen[1:]]} == {(10, 10)}
     assert len(set(chosen)) == 5

@@ -1,19 +1,145 @@
-"""The paper's climate data, which could not be had and are read from the user's own file."""
+"""Temperatures: TMY3 stations, and the climate data of the paper from a file of your own."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ggmtl.data.task_data import TaskData
-from ggmtl.datasets._files import user_file
-from ggmtl.datasets._series import forecast_tasks
-from ggmtl.datasets._tables import numbers, read_csv, read_npz
-from ggmtl.errors import InputError, ParameterError
+from ggmtl.datasets._files import DataFile, find_file, numbers, read_csv, read_npz, user_file
+from ggmtl.datasets.splits import forecast_tasks
+from ggmtl.errors import InputError, ParameterError, did_you_mean
 
+HOME = (
+    "NREL, National Solar Radiation Data Base, 1991–2005 update: Typical Meteorological Year 3 (hourly "
+    "dry-bulb temperatures of its stations, gathered in one NPZ file)"
+)
+TMY3_109 = DataFile(
+    "tmy3/tmy3_drybulb_109.npz", "6033196f4647821e2be9e5ca2fba3b9be93c5e634a9aa1a55509c628fdf2e108", HOME
+)
+TMY3_ALL = DataFile(
+    "tmy3/tmy3_drybulb_all.npz", "4287e0c773e15a6be1e7067960c3401d809684233f52c69d93a32ce7c7c25a08", HOME
+)
+ARRAYS = ("temp_decic", "name", "lat", "lon")
+STATION_COUNTS = (109, 490, 1020)
 LAGS = 30
 TRAIN_SHARE = 0.2
+# Degrees, and degrees per hour, beyond which a reading is taken for a fault rather than for weather.
+HOTTEST, FASTEST = 54.0, 30.0
+
+logger = logging.getLogger("ggmtl")
+
+
+def load_tmy3(
+    n_stations: int = 109,
+    horizon: int = 8,
+    stations: Sequence[str] | None = None,
+    every: int = 1,
+    path: str | Path | None = None,
+    download: bool = False,
+) -> TaskData:
+    """Dry-bulb temperature (°C) `horizon` hours ahead from the last 30 hours: 109, 490 or 1,020 tasks.
+
+    The year has 8,760 hours. The first 20 % of each station's rows are for training, the later ones are in
+    `test`. Faulty readings (above 54 °C, or a change of more than 30 °C within an hour) are kept, listed in
+    `notes`, and logged as a warning on the logger ``ggmtl``.
+
+    Parameters
+    ----------
+    n_stations : {109, 490, 1020}
+        A selection that comes as a file of its own; a farthest-point choice among all; all of them.
+    horizon : int
+        Hours ahead; the paper has 8 and 16.
+    stations : sequence of str, optional
+        Keep only the stations of these names, among the `n_stations`.
+    every : int
+        Use every k-th hour as a row (its 30 features stay hourly). All 1,020 stations with ``every=1`` take
+        about 4 GB.
+    path : str or Path, optional
+        A file with the arrays ``temp_decic`` (stations, hours; tenths of °C), ``name``, ``lat``, ``lon``;
+        all of its stations are used, and `n_stations` is not. Not hash-checked.
+    download : bool
+        As for the other loaders; this file has no stable address yet, so True only says where to get it.
+
+    Returns
+    -------
+    TaskData
+        Tasks are station names; `coordinates` are (longitude, latitude).
+
+    Examples
+    --------
+    >>> data = load_tmy3(109, horizon=8, every=8)  # doctest: +SKIP
+    >>> len(data.task_names), data.X.shape[1]  # doctest: +SKIP
+    (109, 30)
+    """
+    if n_stations not in STATION_COUNTS:
+        raise ParameterError(f"n_stations must be 109, 490 or 1020. Got {n_stations!r} instead.")
+    found = find_file(TMY3_109 if n_stations == 109 else TMY3_ALL, path, download)
+    arrays = read_npz(found, ARRAYS)
+    names = arrays["name"]
+    position = np.column_stack([numbers(found, arrays, "lon"), numbers(found, arrays, "lat")])
+    series = numbers(found, arrays, "temp_decic") / 10.0
+    if series.shape != (len(names), series.shape[-1]) or len(position) != len(names):
+        raise InputError(
+            f"{found}: temp_decic must have one row per name. Got {series.shape} and {names.shape} instead."
+        )
+    keep = np.arange(len(names))
+    if path is None and n_stations == 490:
+        keep = np.sort(farthest_points(position, n_stations))
+    if stations is not None:
+        keep = keep[np.isin(names[keep], _known(stations, names[keep]))]
+    notes = _faults(series[keep], names[keep])
+    if notes:
+        logger.warning(
+            "TMY3: %d stations have faulty readings, kept as they are (see notes): %s, …",
+            len(notes),
+            notes[0],
+        )
+    return forecast_tasks(series[keep], names[keep], LAGS, horizon, TRAIN_SHARE, every, position[keep], notes)
+
+
+def farthest_points(position: np.ndarray, count: int) -> np.ndarray:
+    """Greedy choice of `count` places on the sphere, each the farthest from those chosen before it.
+
+    It starts with the place nearest the mean of all. `position` holds longitude and latitude in degrees.
+    """
+    longitude, latitude = np.radians(position.T)
+    points = np.column_stack(
+        [np.cos(latitude) * np.cos(longitude), np.cos(latitude) * np.sin(longitude), np.sin(latitude)]
+    )
+    chosen = [int(np.linalg.norm(points - points.mean(axis=0), axis=1).argmin())]
+    distance = np.linalg.norm(points - points[chosen[0]], axis=1)
+    while len(chosen) < count:
+        chosen.append(int(distance.argmax()))
+        distance = np.minimum(distance, np.linalg.norm(points - points[chosen[-1]], axis=1))
+    return np.array(chosen)
+
+
+def _known(stations: Sequence[str], names: np.ndarray) -> list[str]:
+    for station in stations:
+        if station not in names:
+            raise InputError(f"There is no station {station!r} among the {len(names)}.{did_you_mean(station, names)}")
+    return list(stations)
+
+
+def _faults(series: np.ndarray, names: np.ndarray) -> tuple[str, ...]:
+    """One sentence for each station with a fault: the hottest first, then the greatest leaps."""
+    hottest, leap = series.max(axis=1), np.abs(np.diff(series, axis=1)).max(axis=1)
+    hot = [k for k in np.argsort(-hottest, kind="stable") if hottest[k] > HOTTEST]
+    fast = [k for k in np.argsort(-leap, kind="stable") if leap[k] > FASTEST and k not in hot]
+    return (
+        *(
+            f"station {names[k]} has {int((series[k] > HOTTEST).sum())} readings above {HOTTEST:.0f} °C, "
+            f"up to {hottest[k]:.1f} °C"
+            for k in hot
+        ),
+        *(f"station {names[k]} changes by {leap[k]:.1f} °C within an hour" for k in fast),
+    )
+
+
 N_PARTITIONS, TRAIN_YEARS, TEST_YEARS = 5, 50, 10
 PLACE = ("location", "longitude", "latitude", "year", "month", "temperature")
 

@@ -14,8 +14,7 @@ from ggmtl import GGMTLRegressor
 from ggmtl.baselines import IndependentRegressor
 from ggmtl.inspection.summary.collect import summarize
 from ggmtl.report import render_report, write_report
-from ggmtl.report.page import script_json
-from ggmtl.report.places import place_tasks
+from ggmtl.report.page import place_tasks, script_json
 
 pytest.importorskip("jinja2")
 

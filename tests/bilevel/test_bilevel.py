@@ -15,25 +15,13 @@ from ggmtl.bilevel.inner import solve_inner
 from ggmtl.bilevel.level import Settings, refit
 from ggmtl.bilevel.sparsity import Sparsity
 from ggmtl.datasets import make_clusters, make_line, make_star, make_tree
-from ggmtl.design.scaling import Scaling
 from ggmtl.errors import ParameterError
 from ggmtl.fit.levels import candidate_models
 from ggmtl.statistics.least_squares import FoldedLoss
 from ggmtl.statistics.task_statistics import TaskStatistics
+from made import folded_of, settings_of
 
 GENERATORS = {"line": make_line, "tree": make_tree, "star": make_star}
-
-
-def folded_of(data, folds=2) -> FoldedLoss:
-    statistics = TaskStatistics.from_data(data, folds)
-    return FoldedLoss(tuple(Scaling.from_statistics(statistics, True, True).design(statistics)))
-
-
-def settings_of(folded: FoldedLoss, **changes) -> Settings:
-    p = folded.total.n_features
-    slopes = np.arange(p) < p - 1
-    defaults = {"candidates": KNN(k=5), "coupling": np.ones(p), "hub": False, "max_iter": 60}
-    return Settings("squared_l2", slopes=slopes, **{**defaults, **changes})
 
 
 def learn(folded: FoldedLoss, settings: Settings, hub_start=None, **options):

@@ -7,20 +7,17 @@ import pytest
 
 from ggmtl.data.task_data import TaskData
 from ggmtl.datasets import make_line, make_star, make_tree
-from ggmtl.datasets._series import forecast_tasks
+from ggmtl.datasets.splits import forecast_tasks
 from ggmtl.errors import InputError, MissingExtraError, ParameterError
 from ggmtl.graph import TaskGraph
 from ggmtl.graph.candidates import KNN
 from ggmtl.inspection import fuzzy_graph_scores, task_rmse
-from ggmtl.reproduce import TARGETS, Cell, CellCache, compute_missing, figures, problems, run
-from ggmtl.reproduce.__main__ import main
-from ggmtl.reproduce.figures import figure_row
-from ggmtl.reproduce.markdown import format_entry, write_table
+from ggmtl.reproduce import Cell, CellCache, cells, compute_missing, pages, run
+from ggmtl.reproduce.cells import load_problem
 from ggmtl.reproduce.methods import LABELS, PaperGGMTL, compute_cell, distance_weighted, independent_models, make_method
+from ggmtl.reproduce.pages import figure_row, format_entry, write_table
 from ggmtl.reproduce.peers import PEERS, BoostedTrees, RidgePerTask, peer_package
-from ggmtl.reproduce.plan import PROTOCOL_FREE, Section, make_table
-from ggmtl.reproduce.problems import load_problem
-from ggmtl.reproduce.published import published_number
+from ggmtl.reproduce.plan import PROTOCOL_FREE, Section, make_table, published_number
 
 MAKERS = {"line": make_line, "tree": make_tree, "star": make_star}
 
@@ -178,13 +175,13 @@ def test_held_out_weeks_share_no_week_with_training(name, rows, weeks):
 
 
 def forget_series():
-    problems._given.cache_clear()
-    problems._by_week.cache_clear()
+    cells._given.cache_clear()
+    cells._by_week.cache_clear()
 
 
 def test_weeks_follow_the_rows_of_each_series(monkeypatch):
     series = forecast_tasks(np.arange(3 * 700.0).reshape(3, 700), np.array(list("cab")), 30, 8, 0.2, every=24)
-    monkeypatch.setattr("ggmtl.reproduce.problems.load_tmy3", lambda *_, **__: series)
+    monkeypatch.setattr("ggmtl.reproduce.cells.load_tmy3", lambda *_, **__: series)
     forget_series()
     try:
         train, test = load_problem("tmy3 h=8 every=24 weeks r=0.5", 0)
@@ -193,9 +190,9 @@ def test_weeks_follow_the_rows_of_each_series(monkeypatch):
     for part in (train, test):
         # The first value of a row's window says the hour that it stands at.
         np.testing.assert_array_equal(part.groups, (part.X[:, 0] % 700) // 168)
-    assert problems.keeps_groups("tmy3 weeks")
-    assert problems.is_given("tmy3 h=8")
-    assert not problems.is_given("tmy3 h=8 weeks")
+    assert cells.keeps_groups("tmy3 weeks")
+    assert cells.is_given("tmy3 h=8")
+    assert not cells.is_given("tmy3 h=8 weeks")
 
 
 def small_data(seed=0):
@@ -334,9 +331,9 @@ def test_share_of_edges_removed_is_relative_to_the_neighbours():
 def test_figures_are_drawn_from_kept_graphs(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     pytest.importorskip("networkx")
-    monkeypatch.setattr(figures, "QUICK_PROBLEMS", ("star",))
+    monkeypatch.setattr(pages, "QUICK_PROBLEMS", ("star",))
     cache = CellCache(tmp_path / "quick" / "cells.jsonl")
-    for cell, n_edges in zip(figures.figure_cells(True), (10, 5, 0)):
+    for cell, n_edges in zip(pages.figure_cells(True), (10, 5, 0)):
         edges = [[0, k] for k in range(1, n_edges + 1)]
         graph = {"edges": edges, "weights": [1.0] * n_edges}
         cache.put(cell, {"rmse": 1.0, "seconds": 0.0, "edges": n_edges, "graph": graph})
@@ -361,11 +358,3 @@ def test_run_writes_the_page_from_kept_results_without_computing(tmp_path):
     page = (tmp_path / "quick" / "table3.md").read_text()
     assert "10.500 ± 0.707" in page
     assert "10.129 ± 0.038" in page
-
-
-def test_module_runs_from_the_command_line(capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["--help"])
-    assert end.value.code == 0
-    said = capsys.readouterr().out
-    assert all(target in said for target in TARGETS)

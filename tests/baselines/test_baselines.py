@@ -15,13 +15,25 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from ggmtl.baselines import BMSLRegressor, IndependentRegressor, MSSLRegressor, MTRLRegressor, PooledRegressor
 from ggmtl.baselines._centred import CentredLoss, centre
-from ggmtl.baselines._chains import effective_sample_size, split_r_hat
-from ggmtl.baselines._coupled import apply_coupled, solve_coupled
-from ggmtl.baselines._gibbs import GibbsState, draw_noise, run_chain, sweep
-from ggmtl.baselines._graphs import covariance_to_graph, partial_correlation
-from ggmtl.baselines._relation_priors import LassoRelation, WishartRelation, draw_inverse_gaussian, draw_wishart
-from ggmtl.baselines._selection import select_by_folds
-from ggmtl.baselines._sparse_precision import sparse_precision
+from ggmtl.baselines._gibbs import (
+    GibbsState,
+    LassoRelation,
+    WishartRelation,
+    draw_inverse_gaussian,
+    draw_noise,
+    draw_wishart,
+    run_chain,
+    sweep,
+)
+from ggmtl.baselines._selection import select_by_paths
+from ggmtl.baselines._task_matrices import (
+    apply_coupled,
+    covariance_to_graph,
+    partial_correlation,
+    solve_coupled,
+    sparse_precision,
+)
+from ggmtl.baselines.bmsl import effective_sample_size, split_r_hat
 from ggmtl.baselines.mssl import learn_structure
 from ggmtl.baselines.mtrl import learn_relationship
 from ggmtl.errors import InputError, ParameterError
@@ -112,7 +124,7 @@ def test_ridge_chosen_from_fold_statistics_equals_refitting_on_rows():
     def fit(loss, ridge):
         return np.linalg.solve(loss.gram + ridge * np.diag([1.0, 1, 1, 0]), loss.moment[..., None])[..., 0]
 
-    best, table = select_by_folds(losses, grid, fit)
+    best, errors = select_by_paths(losses, grid, lambda loss, path: (fit(loss, ridge) for ridge in path))
     expected = np.zeros(4)
     for position, ridge in enumerate(grid):
         for k in range(4):
@@ -120,13 +132,13 @@ def test_ridge_chosen_from_fold_statistics_equals_refitting_on_rows():
                 train, test = (tasks == i) & (folds != k), (tasks == i) & (folds == k)
                 one = Ridge(alpha=ridge).fit(X[train], y[train])
                 expected[position] += ((one.predict(X[test]) - y[test]) ** 2).sum() / 36
-    np.testing.assert_allclose(table.errors, expected, rtol=1e-8)
+    np.testing.assert_allclose(errors, expected, rtol=1e-8)
     assert best == grid[int(expected.argmin())]
 
 
 def test_equal_errors_choose_the_stronger_penalty():
     zero = LeastSquares(np.zeros((2, 1, 1)), np.zeros((2, 1)), np.ones(2), np.ones(2))
-    best, _ = select_by_folds([zero, zero], [5.0, 1.0, 0.1], lambda loss, ridge: np.zeros((2, 1)))
+    best, _ = select_by_paths([zero, zero], [5.0, 1.0, 0.1], lambda loss, path: np.zeros((3, 2, 1)))
     assert best == 5.0
 
 
@@ -193,7 +205,7 @@ def test_coupled_system_is_solved_directly_and_by_conjugate_gradients(monkeypatc
     expected = np.linalg.solve(dense, moments.ravel()).reshape(7, 3)
     np.testing.assert_allclose(apply_coupled(blocks, coupling, expected), moments, atol=1e-9)
     np.testing.assert_allclose(solve_coupled(blocks, coupling, moments), expected, rtol=1e-8)
-    monkeypatch.setattr("ggmtl.baselines._coupled._DIRECT", 0)
+    monkeypatch.setattr("ggmtl.baselines._task_matrices._DIRECT", 0)
     np.testing.assert_allclose(solve_coupled(blocks, coupling, moments, tol=1e-12), expected, rtol=1e-7)
 
 

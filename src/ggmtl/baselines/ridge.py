@@ -1,0 +1,202 @@
+"""Ridge regression: every task on its own, or one model for all tasks.
+
+w_i(ρ) = argmin ½‖y_i − X_i w − b‖² + ½ρ‖w‖² = U_i (Λ_i + ρ)⁻¹ U_iᵀ m_i ,     G_i = U_i Λ_i U_iᵀ
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ggmtl.baselines._centred import CentredLoss, centre
+from ggmtl.baselines._selection import check_strength, held_out_rmse, select_by_paths
+from ggmtl.estimators.base import LearnedModels, TaskRegressor
+from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.statistics.least_squares import LeastSquares, sum_of
+from ggmtl.statistics.task_statistics import TaskStatistics
+
+# Eigenvalues of a gram matrix below this share of its trace are rounding noise.
+_NULL = 1e-13
+_DECADES = np.linspace(3.0, -5.0, 17)
+
+
+@dataclass(frozen=True)
+class RidgeFactor:
+    """Eigenvalues, eigenvectors and rotated moments of every task; `solve` then costs O(n d²)."""
+
+    loss: CentredLoss
+    eigenvalues: np.ndarray
+    eigenvectors: np.ndarray
+    rotated: np.ndarray
+
+    @classmethod
+    def of(cls, loss: CentredLoss) -> RidgeFactor:
+        """Factorise the gram matrices."""
+        eigenvalues, eigenvectors = np.linalg.eigh(loss.gram)
+        null = eigenvalues <= _NULL * loss.magnitude[:, None]
+        rotated = np.einsum("nkj,nk->nj", eigenvectors, loss.moment)
+        return cls(loss, np.where(null, 0.0, eigenvalues), eigenvectors, np.where(null, 0.0, rotated))
+
+    def solve(self, ridge: float) -> np.ndarray:
+        """Coefficients with intercepts, shape (n, p); the minimum-norm solution for a ridge of zero."""
+        shifted = self.eigenvalues + ridge
+        scaled = self.rotated / np.where(shifted > 0, shifted, 1.0)
+        return self.loss.with_intercepts(np.einsum("nkj,nj->nk", self.eigenvectors, scaled))
+
+    def evidence(self, ridge: float) -> float:
+        """−ln p(y), σ² profiled: ½ν ln Q + ½ Σ ln|I + G_i/ρ|, ν = rows less intercepts, Q = 2 · minimum."""
+        explained = (self.rotated**2 / (self.eigenvalues + ridge)).sum()
+        quadratic = max(self.loss.target_square.sum() - explained, np.finfo(float).tiny)
+        freedom = self.loss.degrees_of_freedom.sum()
+        return 0.5 * (freedom * np.log(quadratic) + np.log1p(self.eigenvalues / ridge).sum())
+
+
+def ridge_grid(loss: LeastSquares, intercept: bool) -> list[float]:
+    """Penalties around the mean curvature of a task, strongest first; free of units and of row counts."""
+    reference = float(np.trace(centre(loss, intercept).gram, axis1=1, axis2=2).mean())
+    reference /= max(loss.n_features - intercept, 1)
+    return [(reference if reference > 0 else 1.0) * 10.0**power for power in _DECADES.tolist()]
+
+
+def choose_ridge(
+    folds: Sequence[LeastSquares], statistics: TaskStatistics, intercept: bool, scored: tuple[int, ...]
+) -> tuple[float, np.ndarray | None]:
+    """Ridge by cross-validation, or by evidence where the statistics have no folds."""
+    total = sum_of(folds)
+    grid = ridge_grid(total, intercept)
+    if statistics.n_folds == 0:
+        factor = RidgeFactor.of(centre(total, intercept))
+        return min(grid, key=factor.evidence), None
+
+    def fit_path(loss: LeastSquares, path: Sequence[float]):
+        factor = RidgeFactor.of(centre(loss, intercept))
+        return (factor.solve(ridge) for ridge in path)
+
+    return select_by_paths(folds, grid, fit_path, scored)
+
+
+class _RidgeRegressor(TaskRegressor):
+    """Parameters and the choice of ρ, which both ridge regressors share."""
+
+    def __init__(
+        self,
+        task: str | int | None = None,
+        *,
+        ridge: float | str = "auto",
+        validation: Any = 5,
+        fit_intercept: bool = True,
+        standardize: bool = True,
+        unseen: str = "error",
+        random_state: int | None = None,
+    ):
+        self.task = task
+        self.ridge = ridge
+        self.validation = validation
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.unseen = unseen
+        self.random_state = random_state
+
+    def _ridge(self, folds: list[LeastSquares], statistics: TaskStatistics) -> tuple[np.ndarray, dict[str, Any]]:
+        """Models of the folds' tasks, shape (n, p), and the fitted attributes."""
+        ridge, errors = check_strength("ridge", self.ridge), None
+        if ridge is None:
+            ridge, errors = choose_ridge(folds, statistics, self.fit_intercept, self._scored(folds))
+        coefficients = RidgeFactor.of(centre(sum_of(folds), self.fit_intercept)).solve(ridge)
+        error = held_out_rmse(errors, self.scaling_.target_scale)
+        return coefficients, {"ridge_": ridge, "strength_": ridge, "validation_error_": error}
+
+
+class IndependentRegressor(_RidgeRegressor):
+    """One ridge regression per task, with one penalty for all:
+
+        min_{w_i, b_i}  ½‖y_i − X_i w_i − b_i‖² + ½ρ‖w_i‖²     for every i.
+
+    The baseline that shares nothing between tasks (ridge regression: Hoerl and Kennard, 1970).
+
+    Parameters
+    ----------
+    task : str or int, optional
+        Column of X that holds the task.
+    ridge : float or "auto"
+        ρ, in units where features and target have spread one. ``"auto"``: by cross-validation on the training
+        rows (by evidence where statistics come without folds). Zero: minimum-norm least squares.
+    validation, fit_intercept, standardize, unseen, random_state
+        As in :class:`ggmtl.GGMTLRegressor`. Intercepts are not penalised.
+
+    Attributes
+    ----------
+    coef_, intercept_ : arrays of shape (n, d), (n,)
+        Models in the user's units.
+    ridge_, strength_ : float
+        ρ.
+    validation_error_ : float or None
+        Root mean squared error on held-out rows at ρ, where it was chosen by cross-validation.
+
+    Examples
+    --------
+    >>> X, y = [[0.0], [1.0], [0.0], [1.0]], [1, 2, 5, 3]
+    >>> model = IndependentRegressor(ridge=0.0).fit(X, y, tasks=list("aabb"))
+    >>> model.coef_.round(6).ravel().tolist(), model.intercept_.round(6).tolist()
+    ([1.0, -2.0], [1.0, 5.0])
+    """
+
+    def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
+        coefficients, attributes = self._ridge(folds, statistics)
+        return LearnedModels(coefficients, TaskGraph.empty(statistics.task_names), attributes=attributes)
+
+
+class PooledRegressor(_RidgeRegressor):
+    """One ridge regression on the rows of all tasks together:
+
+        min_{w, b}  ½ Σ_i ‖y_i − X_i w − b‖² + ½ρ‖w‖².
+
+    The baseline that shares everything (ridge regression: Hoerl and Kennard, 1970). Its model is the common
+    model, so ``unseen="hub"`` predicts for any task.
+
+    Parameters
+    ----------
+    task : str or int, optional
+        Column of X that holds the task.
+    ridge : float or "auto"
+        ρ, in units where features and target have spread one. ``"auto"``: by cross-validation on the training
+        rows (by evidence where statistics come without folds). Zero: minimum-norm least squares.
+    validation, fit_intercept, standardize, unseen, random_state
+        As in :class:`ggmtl.GGMTLRegressor`. The intercept is not penalised.
+
+    Attributes
+    ----------
+    coef_, intercept_ : arrays of shape (n, d), (n,)
+        The model, once per task, in the user's units.
+    hub_coef_, hub_intercept_ : array of shape (d,), float
+        The model.
+    ridge_, strength_ : float
+        ρ.
+    validation_error_ : float or None
+        Root mean squared error on held-out rows at ρ, where it was chosen by cross-validation.
+
+    Examples
+    --------
+    >>> X, y = [[0.0], [1.0], [0.0], [1.0]], [0, 1, 5, 3]
+    >>> model = PooledRegressor(ridge=0.0).fit(X, y, tasks=list("aabb"))
+    >>> model.coef_.round(6).ravel().tolist(), round(model.hub_intercept_, 6)
+    ([-0.5, -0.5], 2.5)
+    """
+
+    def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
+        model, attributes = self._ridge([_merge(fold) for fold in folds], statistics)
+        models = np.repeat(model, statistics.n_tasks, axis=0)
+        return LearnedModels(models, TaskGraph.empty(statistics.task_names), model[0], attributes)
+
+
+def _merge(loss: LeastSquares) -> LeastSquares:
+    """The rows of all tasks as one task."""
+    return LeastSquares(
+        loss.gram.sum(axis=0, keepdims=True),
+        loss.moment.sum(axis=0, keepdims=True),
+        loss.target_square.sum(keepdims=True),
+        loss.count.sum(keepdims=True),
+    )
