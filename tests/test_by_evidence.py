@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from ggmtl.bilevel.level import Settings
-from ggmtl.evidence import sampled_search as by_samples
 from ggmtl.evidence import scaled_problem as scaled
-from ggmtl.evidence import search as by_evidence
 from ggmtl.evidence.dense import EvidenceModel
 from ggmtl.evidence.sampled_edges import solves_for
 from ggmtl.evidence.sampled_search import with_accurate_models
@@ -18,6 +16,7 @@ from ggmtl.evidence.scaled_problem import ScaledProblem, near_in_memory
 from ggmtl.evidence.search import learn_by_evidence
 from ggmtl.fit.levels import candidate_models, hub_level, learn_levels
 from ggmtl.graph.candidates import KNN, Complete
+from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 
 
@@ -29,8 +28,12 @@ def losses(models: np.ndarray, n_rows: int, seed: int = 0) -> LeastSquares:
     return LeastSquares(np.matmul(X.transpose(0, 2, 1), X), np.einsum("tnd,tn->td", X, y), (y**2).sum(axis=1), counts)
 
 
-def learn(loss: LeastSquares, rule=None, level=-1):
-    settings = Settings("squared_l2", rule or KNN(), None, True, np.ones(loss.n_features, dtype=bool))
+SAMPLED = Sizes(exact_evidence=0, clusters=0)
+
+
+def learn(loss: LeastSquares, rule=None, level=-1, sizes=SIZES):
+    slopes = np.ones(loss.n_features, dtype=bool)
+    settings = Settings("squared_l2", rule or KNN(), None, True, slopes, sizes=sizes)
     hub = hub_level(loss, settings)
     candidates = settings.candidates.propose(candidate_models(loss, settings, hub), np.arange(loss.n_tasks))
     return learn_by_evidence(loss, settings, lambda *_: candidates, hub)[level]
@@ -54,12 +57,9 @@ def cliques(member: np.ndarray) -> set[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_must_link_is_in_the_graph_and_reported(exact, monkeypatch):
-    if not exact:
-        monkeypatch.setattr(by_evidence, "EXACT_SIZE", 0)
-        monkeypatch.setattr(by_samples, "CLUSTER_NUMBERS", 0)
+def test_must_link_is_in_the_graph_and_reported(exact):
     loss = losses(np.random.default_rng(1).standard_normal((12, 6)), 30)
-    fit = learn(loss, Complete(must_link=[(2, 9), (0, 5)]))
+    fit = learn(loss, Complete(must_link=[(2, 9), (0, 5)]), sizes=SIZES if exact else SAMPLED)
     assert {(2, 9), (0, 5)} <= reported(fit)
     assert fit.supported
     assert (fit.edge_values[fit.reported_weights > 0] > 0).all()
@@ -83,28 +83,25 @@ def test_forbidden_pairs_stay_out_of_clusters():
 def test_clusters_are_found_among_many_tasks_whatever_the_candidates():
     models, member = clustered(150, 10, 8)
     loss = losses(models, 40)
-    assert loss.moment.size > by_evidence.EXACT_SIZE
+    assert loss.moment.size > SIZES.exact_evidence
     fit = learn(loss, KNN(4), level=-2)
     assert fit.supported
     assert reported(fit) == cliques(member)
 
 
-def test_a_long_line_is_not_taken_for_clusters(monkeypatch):
-    monkeypatch.setattr(by_evidence, "EXACT_SIZE", 200)
+def test_a_long_line_is_not_taken_for_clusters():
     random = np.random.default_rng(0)
     loss = losses(np.cumsum(0.3 * random.standard_normal((60, 10)), axis=0), 60)
-    fit = learn(loss, KNN(6))
+    fit = learn(loss, KNN(6), sizes=Sizes(exact_evidence=200))
     found = reported(fit)
     true = {(k, k + 1) for k in range(59)}
     # Neither the cliques of clusters (F1 below 0.3) nor all neighbours (0.5).
     assert 2 * len(found & true) / (len(found) + len(true)) > 0.6
 
 
-def test_models_of_the_sampled_graph_solve_its_system(monkeypatch):
-    monkeypatch.setattr(by_evidence, "EXACT_SIZE", 0)
-    monkeypatch.setattr(by_samples, "CLUSTER_NUMBERS", 0)
+def test_models_of_the_sampled_graph_solve_its_system():
     loss = losses(np.random.default_rng(2).standard_normal((10, 4)), 15)
-    fit = learn(loss)
+    fit = learn(loss, sizes=SAMPLED)
     gradient = np.einsum("nij,nj->ni", loss.gram, fit.coefficients) - loss.moment
     gradient += fit.hub * (fit.coefficients - fit.coefficients.mean(axis=0))
     for (i, j), value in zip(fit.edges, fit.edge_values):
@@ -160,17 +157,15 @@ def test_an_order_of_the_tasks_changes_no_model():
     np.testing.assert_allclose(again.coefficients[np.argsort(mixed.order)], plain.neighbours_of(fits[0]).coefficients)
 
 
-def test_a_fit_in_another_order_is_as_good(monkeypatch):
-    monkeypatch.setattr(by_evidence, "EXACT_SIZE", 0)
-    monkeypatch.setattr(by_samples, "CLUSTER_NUMBERS", 0)
+def test_a_fit_in_another_order_is_as_good():
     models = smooth()
     loss = losses(models, 9)
     settings = Settings("squared_l2", KNN(), None, True, np.ones(6, dtype=bool))
     hub = hub_level(loss, settings)
     errors = {}
     for numbers in (1 << 40, 0):
-        monkeypatch.setattr(scaled, "VAST_NUMBERS", numbers)
-        graphs = learn_levels(FoldedLoss((loss,)), settings, np.arange(400), "evidence", True)
+        ordered = replace(settings, sizes=replace(SAMPLED, ordered=numbers))
+        graphs = learn_levels(FoldedLoss((loss,)), ordered, np.arange(400), "evidence", True)
         errors[numbers] = [np.linalg.norm(fit.coefficients - models) for fit in graphs.values()]
     np.testing.assert_allclose(errors[0], errors[1 << 40], rtol=0.05)
     assert errors[0][-2] < 0.95 * np.linalg.norm(hub.coefficients - models)
@@ -178,15 +173,13 @@ def test_a_fit_in_another_order_is_as_good(monkeypatch):
 
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_the_chosen_level_of_very_many_tasks_gets_accurate_models(monkeypatch, shuffled):
-    monkeypatch.setattr(by_evidence, "EXACT_SIZE", 0)
-    monkeypatch.setattr(scaled, "VAST_NUMBERS", 0)
-    monkeypatch.setattr(by_samples, "CLUSTER_NUMBERS", 0)
     if not shuffled:
         monkeypatch.setattr(scaled, "order_of", lambda *_: None)
     loss = losses(smooth(), 9)
-    settings = Settings("squared_l2", KNN(), None, True, np.arange(6) < 5)
+    sizes = replace(SAMPLED, ordered=0)
+    settings = Settings("squared_l2", KNN(), None, True, np.arange(6) < 5, sizes=sizes)
     rough = learn_levels(FoldedLoss((loss,)), settings, np.arange(400), "evidence", True)["graph"]
-    fine = with_accurate_models(rough, loss)
+    fine = with_accurate_models(rough, loss, sizes)
     model = EvidenceModel(loss, rough.edges, rough.coupling, rough.hub)
     exact = np.linalg.solve(model.system(rough.edge_values).dense(), loss.moment.ravel()).reshape(loss.moment.shape)
     gap, before = (np.linalg.norm(fit.coefficients - exact) / np.linalg.norm(exact) for fit in (fine, rough))

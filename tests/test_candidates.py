@@ -5,7 +5,8 @@ import pytest
 
 from ggmtl import KNN, Complete, Coordinates
 from ggmtl.errors import InputError, ParameterError
-from ggmtl.graph.candidates import SMALL_TASKS, Pairs, as_candidates, cross_fit
+from ggmtl.graph.candidates import Pairs, as_candidates, cross_fit
+from ggmtl.runtime.sizes import SIZES
 
 NAMES = np.array(["a", "b", "c", "d"])
 LINE = np.array([[0.0], [1.0], [2.5], [7.0]])
@@ -22,7 +23,7 @@ def test_neighbours_are_mutual_or_not():
 
 def test_few_tasks_get_all_pairs_many_get_neighbours():
     rng = np.random.default_rng(0)
-    few, many = rng.normal(size=(SMALL_TASKS, 2)), rng.normal(size=(SMALL_TASKS + 1, 2))
+    few, many = rng.normal(size=(SIZES.all_pairs, 2)), rng.normal(size=(SIZES.all_pairs + 1, 2))
     assert len(edges(KNN(), few, np.arange(len(few)))) == len(few) * (len(few) - 1) // 2
     assert len(edges(KNN(), many, np.arange(len(many)))) < len(many) * 10
 

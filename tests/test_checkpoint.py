@@ -20,9 +20,9 @@ from sklearn.exceptions import ConvergenceWarning
 from ggmtl import GGMTLRegressor, load_model
 from ggmtl.errors import ModelFileError, ParameterError
 from ggmtl.estimators.model_file.container import read_file, write_file
-from ggmtl.evidence import search as by_evidence
 from ggmtl.runtime import journal as checkpoint
 from ggmtl.runtime.journal import Journal, open_journal, sketch
+from ggmtl.runtime.sizes import Sizes
 
 EVIDENCE = {"validation": 3}
 VALIDATION = {"criterion": "validation", "validation": 3, "edge_entropy": 0.01, "tol": 1e-7}
@@ -312,7 +312,7 @@ def test_an_interrupted_fit_goes_on_from_its_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("at", [2, 9])
 def test_sampled_evidence_goes_on_from_its_checkpoint_too(at, tmp_path, monkeypatch):
-    monkeypatch.setattr(by_evidence, "EXACT_SIZE", 0)
+    monkeypatch.setattr(GGMTLRegressor, "sizes", Sizes(exact_evidence=0))
     with pytest.MonkeyPatch.context() as patch:
         whole = Recorder(patch)
         expected = fit(**EVIDENCE)

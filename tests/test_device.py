@@ -1,6 +1,7 @@
 """A loss on a torch device learns the graph that the same loss in NumPy arrays does."""
 
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from ggmtl.evidence.dense import EvidenceModel, edge_evidence, prior_terms  # no
 from ggmtl.evidence.gpu import edges as neighbours  # noqa: E402
 from ggmtl.evidence.gpu import placement as placing  # noqa: E402
 from ggmtl.evidence.gpu import samples as sampling  # noqa: E402
-from ggmtl.evidence.gpu import search as searching  # noqa: E402
 from ggmtl.evidence.gpu.loss import DeviceLoss  # noqa: E402
 from ggmtl.evidence.gpu.nearest import nearest_in_neighbourhood  # noqa: E402
 from ggmtl.evidence.hub import hub_evidence  # noqa: E402
@@ -24,6 +24,7 @@ from ggmtl.evidence.samples import sampled_prior_terms  # noqa: E402
 from ggmtl.fit import path  # noqa: E402
 from ggmtl.graph.candidates import KNN, search_for  # noqa: E402
 from ggmtl.kernels import reference  # noqa: E402
+from ggmtl.runtime.sizes import SIZES, Sizes  # noqa: E402
 from ggmtl.solve.gpu import products  # noqa: E402
 from ggmtl.solve.gpu.products import TensorGraph  # noqa: E402
 from ggmtl.solve.solvers import Direct  # noqa: E402
@@ -184,12 +185,12 @@ KINDS = ("prior", "posterior")
 
 
 @pytest.mark.parametrize("exact_prior", [True, False])
-def test_moments_are_on_average_those_of_exact_evidence(place, exact_prior, monkeypatch):
-    monkeypatch.setattr(neighbours, "_EXACT_PRIOR_TASKS", 300 if exact_prior else 0)
+def test_moments_are_on_average_those_of_exact_evidence(place, exact_prior):
+    sizes = SIZES if exact_prior else Sizes(exact_prior=0)
     (here,), _, places = smooth_problem(n=50, p=3, rows=8)
     state = neighbour_state(places, 3)
     exact = edge_evidence(EvidenceModel(here, state.edges, np.ones(3), state.hub), state.edge_values)
-    solves, rounds = solves_for(DeviceLoss.of(here, place)), 24
+    solves, rounds = solves_for(DeviceLoss.of(here, place), sizes), 24
     drawn = [solves.moments(state, np.random.default_rng(k)) for k in range(rounds)]
     for mine, its in (("posterior", "edge_posterior"), ("prior", "edge_prior"), *(("hub_" + k,) * 2 for k in KINDS)):
         values, true = np.array([getattr(one, mine) for one in drawn]), getattr(exact.expectations, its)
@@ -251,12 +252,12 @@ def test_neighbours_of_neighbours_are_those_of_the_reference(place, chunk, monke
     np.testing.assert_array_equal(found[290:], np.arange(290, 300)[:, None].repeat(k, axis=1))
 
 
-def test_candidates_are_sought_on_the_device_of_the_loss(place, monkeypatch):
+def test_candidates_are_sought_on_the_device_of_the_loss(place):
     (here,), models, _ = smooth_problem()
     seek = search_for(DeviceLoss.of(here, place))
     exact = KNN(k=7).propose(models, np.arange(600))
     np.testing.assert_array_equal(KNN(k=7).propose(models, np.arange(600), None, seek).edges, exact.edges)
-    monkeypatch.setattr(searching, "EXACT_POINTS", 100)
+    seek = partial(seek, sizes=Sizes(exact_neighbours_gpu=100))
     near = KNN(k=7).propose(models + 0.05 * np.random.default_rng(0).normal(size=models.shape), np.arange(600)).edges
     better = KNN(k=7).propose(models, np.arange(600), near, seek)
     assert exact.mask_of(better).mean() > 0.98
@@ -265,16 +266,17 @@ def test_candidates_are_sought_on_the_device_of_the_loss(place, monkeypatch):
 # ---------------------------------------------------------------- a whole fit
 
 
-@pytest.fixture
-def every_problem_is_large(monkeypatch):
-    monkeypatch.setattr("ggmtl.fit.held_out.LARGE_NUMBERS", 1000)
-    monkeypatch.setattr("ggmtl.evidence.search.EXACT_SIZE", 0)
-    monkeypatch.setattr("ggmtl.evidence.sampled_search.CLUSTER_NUMBERS", 0)
+ALWAYS_LARGE = Sizes(one_fold=1000, exact_evidence=0, clusters=0)
 
 
-@pytest.mark.usefixtures("every_problem_is_large")
+class LargeRegressor(GGMTLRegressor):
+    """Takes every problem for a large one."""
+
+    sizes = ALWAYS_LARGE
+
+
 def test_a_whole_fit_is_as_good_on_a_device(place):
-    settings = Settings("squared_l2", KNN(), None, True, np.ones(8, dtype=bool))
+    settings = Settings("squared_l2", KNN(), None, True, np.ones(8, dtype=bool), sizes=ALWAYS_LARGE)
     results = []
     for there in (False, True):
         # Made anew, because the search uses them up.
@@ -302,15 +304,14 @@ def rows_of(n=300, d=3, rows=8, seed=0):
     return X, np.einsum("rd,rd->r", X, models[tasks]) + rng.normal(size=n * rows), tasks
 
 
-@pytest.mark.usefixtures("every_problem_is_large")
 def test_the_regressor_fits_on_the_device_it_is_given(monkeypatch, tmp_path):
     X, y, tasks = rows_of()
     used, on_device = [], placing.on_device
     monkeypatch.setattr(placing, "check_device", lambda name: torch.device("cpu"))
     monkeypatch.setattr(placing, "on_device", lambda *parts: used.append(on_device(*parts)) or used[-1])
-    model = GGMTLRegressor(device="cuda").fit(X, y, tasks=tasks)
+    model = LargeRegressor(device="cuda").fit(X, y, tasks=tasks)
     assert all(isinstance(part, DeviceLoss) for part in used[0].parts)
-    plain = GGMTLRegressor().fit(X, y, tasks=tasks)
+    plain = LargeRegressor().fit(X, y, tasks=tasks)
     assert model.validation_error_ == pytest.approx(plain.validation_error_, rel=0.02)
     assert np.isfinite(model.predict(X[:5], tasks=tasks[:5], return_std=True)[1]).all()
     monkeypatch.undo()
@@ -319,11 +320,10 @@ def test_the_regressor_fits_on_the_device_it_is_given(monkeypatch, tmp_path):
     np.testing.assert_array_equal(load_model(tmp_path / "model.ggmtl").coef_, model.coef_)
 
 
-@pytest.mark.usefixtures("every_problem_is_large")
-def test_many_folds_become_one_held_out_and_the_rest(monkeypatch):
+def test_many_folds_become_one_held_out_and_the_rest():
     X, y, tasks = rows_of()
     statistics = TaskStatistics.from_arrays(X, y, tasks, folds=4)
-    folds = GGMTLRegressor().fit_statistics(statistics).state_.folded()
+    folds = LargeRegressor().fit_statistics(statistics).state_.folded()
     placed = placing.on_device(folds, "cpu")
     assert placed.scored == (1,)
     for mine, true in zip(placed.parts, (folds.training(0), folds.parts[0])):

@@ -15,15 +15,11 @@ from ggmtl.bilevel.level import GraphFit
 from ggmtl.datasets import make_clusters
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.evidence import (
-    log_determinants as evidence_lanczos,
-)
-from ggmtl.evidence import (
     sampled_gradient as evidence_sampled_gradient,
 )
 from ggmtl.evidence import (
     sampled_value as evidence_value,
 )
-from ggmtl.evidence import search as by_evidence
 from ggmtl.evidence.clusters import cluster_description
 from ggmtl.evidence.dense import EvidenceModel, edge_evidence
 from ggmtl.evidence.hub import hub_evidence
@@ -32,6 +28,7 @@ from ggmtl.evidence.sampled_search import graph_evidence
 from ggmtl.evidence.sampled_value import evidence_gain, sampled_evidence
 from ggmtl.evidence.selection import list_description
 from ggmtl.inference.model_evidence import check_evidence
+from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import LeastSquares
 
 RIDGE = 1e-6
@@ -83,11 +80,9 @@ def problem():
 
 
 @pytest.fixture(params=["factor", "lanczos"])
-def prior_by(request, monkeypatch):
-    """Determinants of the prior by a sparse factor, or by Lanczos whatever the size."""
-    if request.param == "lanczos":
-        monkeypatch.setattr(evidence_lanczos, "_FACTOR_SPEED", -1.0)
-    return request.param
+def prior_by(request):
+    """Sizes with which determinants of the prior come from a sparse factor, or from Lanczos whatever the size."""
+    return Sizes(factor_speed=-1.0) if request.param == "lanczos" else SIZES
 
 
 # ---------------------------------------------------------------------- value
@@ -97,7 +92,7 @@ def prior_by(request, monkeypatch):
 def test_value_is_that_of_dense_determinants(n, p, m, prior_by):
     random = np.random.default_rng(n)
     loss, edges = some_losses(n, p, random), some_edges(n, m, random)
-    model = EvidenceModel(loss, edges, random.exponential(1.0, p), random.exponential(1.0, p), RIDGE)
+    model = EvidenceModel(loss, edges, random.exponential(1.0, p), random.exponential(1.0, p), RIDGE, prior_by)
     values = random.exponential(3.0, m)
     exact = exact_value(model, values)
     few, many = sampled_evidence(model, values), sampled_evidence(model, values, n_probes=2000, seed=1)
@@ -121,18 +116,17 @@ def test_next_to_no_hub_and_many_components_are_no_trouble(prior_by):
     random = np.random.default_rng(0)
     loss, edges = some_losses(50, 3, random), some_edges(50, 60, random)
     edges = edges[(edges[:, 0] < 20) == (edges[:, 1] < 20)]
-    model = EvidenceModel(loss, edges, np.ones(3), np.array([1e-6, 1e-6, 3.0]), RIDGE)
+    model = EvidenceModel(loss, edges, np.ones(3), np.array([1e-6, 1e-6, 3.0]), RIDGE, prior_by)
     values = random.exponential(5.0, len(edges))
     found = sampled_evidence(model, values, n_probes=1000)
     assert abs(found.value - exact_value(model, values)) < 4 * found.standard_error
     assert found.standard_error < 0.2
 
 
-def test_probes_taken_two_at_a_time_agree(problem, monkeypatch):
+def test_probes_taken_two_at_a_time_agree(problem):
     model, values = problem
     together = sampled_evidence(model, values, n_probes=201)
-    monkeypatch.setattr(evidence_lanczos, "_LARGE_PROBES", 0)
-    apart = sampled_evidence(model, values, n_probes=201)
+    apart = sampled_evidence(replace(model, sizes=Sizes(probes_together=0)), values, n_probes=201)
     assert len(apart.per_probe) == 201
     assert abs(apart.value - exact_value(model, values)) < 4 * apart.standard_error
     assert apart.value == pytest.approx(together.value, abs=0.1)
@@ -173,7 +167,7 @@ def test_three_thousand_tasks_agree_with_sparse_factors(prior_by):
         log_prior += np.log(np.abs(own.U.diagonal())).sum() - np.log(h)
     Q = loss.target_square.sum() - right @ solution
     exact = 0.5 * ((loss.count.sum() - p) * np.log(Q) + log_det - log_prior)
-    model = EvidenceModel(loss, edges, coupling, hub, RIDGE)
+    model = EvidenceModel(loss, edges, coupling, hub, RIDGE, prior_by)
     found = sampled_evidence(model, values, n_probes=32)
     assert abs(found.value - exact) < 4 * found.standard_error
     assert found.standard_error < 2.0
@@ -185,7 +179,7 @@ def test_three_thousand_tasks_agree_with_sparse_factors(prior_by):
 
 
 def test_standard_errors_are_honest(problem, prior_by):
-    model, values = problem
+    model, values = replace(problem[0], sizes=prior_by), problem[1]
     exact = exact_value(model, values)
     runs = [sampled_evidence(model, values, n_probes=24, seed=seed) for seed in range(50)]
     pulls = np.array([(run.value - exact) / run.standard_error for run in runs])
@@ -343,6 +337,12 @@ def test_too_few_probes_are_refused(problem):
 # ---------------------------------------------------------------------- of a fitted model
 
 
+class Sampled(GGMTLRegressor):
+    """Learns by sampled evidence whatever the number of tasks."""
+
+    sizes = Sizes(exact_evidence=0)
+
+
 def along_a_line(model: GGMTLRegressor) -> GGMTLRegressor:
     random = np.random.default_rng(0)
     models, X = np.cumsum(random.standard_normal((30, 2)), axis=0), random.standard_normal((180, 2))
@@ -371,9 +371,8 @@ def test_evidence_of_a_small_graph_is_its_criterion_without_the_description(line
     assert found.gain > 10
 
 
-def test_evidence_of_a_large_graph_is_that_of_dense_determinants(line, monkeypatch):
-    monkeypatch.setattr(by_evidence, "EXACT_SIZE", 0)
-    model = along_a_line(GGMTLRegressor(validation=2))
+def test_evidence_of_a_large_graph_is_that_of_dense_determinants(line):
+    model = along_a_line(Sampled(validation=2))
     found, more = model.evidence(), model.evidence(n_probes=200)
     assert np.isnan(model.state_.level.value)
     for estimate in (found, more):
@@ -385,10 +384,9 @@ def test_evidence_of_a_large_graph_is_that_of_dense_determinants(line, monkeypat
         model.evidence(n_probes=1)
 
 
-def test_evidence_of_clusters_is_exact_at_any_size(monkeypatch):
-    monkeypatch.setattr(by_evidence, "EXACT_SIZE", 0)
+def test_evidence_of_clusters_is_exact_at_any_size():
     data = make_clusters(3, n_tasks=12, n_features=4, n_samples=10, noise=0.3, random_state=0)
-    model = GGMTLRegressor(validation=2).fit(data.X, data.y, tasks=data.tasks)
+    model = Sampled(validation=2).fit(data.X, data.y, tasks=data.tasks)
     found = model.evidence()
     assert len(model.state_.level.edges) == 18
     assert found.standard_error == 0.0
@@ -415,12 +413,13 @@ def test_evidence_follows_more_rows_and_tasks(line):
     assert model.evidence().value == pytest.approx(-dense_value(model), abs=1e-6)
 
 
-def test_sampled_evidence_solves_for_attached_tasks_too(line, monkeypatch):
+def test_sampled_evidence_solves_for_attached_tasks_too(line):
     model, random = deepcopy(line), np.random.default_rng(1)
     X = random.standard_normal((20, 2))
     model.add_task(40, X, X @ line.coef_[-1] + random.standard_normal(20))
     exact = model.evidence()
-    monkeypatch.setattr(by_evidence, "EXACT_SIZE", 0)
+    settings = replace(model.state_.settings, sizes=Sampled.sizes)
+    model.state_ = replace(model.state_, settings=settings)
     found = model.evidence(n_probes=200)
     assert 0 < found.standard_error < 0.3
     assert abs(found.value - exact.value) < 4 * found.standard_error

@@ -20,6 +20,7 @@ from ggmtl.inference.removal import EdgeRemovals, TrainedModels, difference_cova
 from ggmtl.inference.uncertainty import noise_ratios
 from ggmtl.inspection import edge_stability, explain_edge, shared_features, transfer_report
 from ggmtl.inspection.transfer import Gain, _verdict
+from ggmtl.runtime.sizes import Sizes
 from ggmtl.solve.components import Factors
 from ggmtl.statistics.least_squares import LeastSquares
 
@@ -115,20 +116,18 @@ def test_an_edge_that_carries_a_task_without_rows_is_left_to_others():
     assert Factors.of(replace(problem, edges=chain[:3]).system(np.ones(3))) is None
 
 
-def test_no_factors_of_large_parts_of_very_many_or_of_none(monkeypatch):
+def test_no_factors_of_large_parts_of_very_many_or_of_none():
     problem, values = make_problem()
     assert Factors.of(problem.system(values)) is not None
     assert Factors.of(problem.system(values)).system.shape == (72, 5)
     bare = InnerProblem(problem.loss, problem.edges[:0], problem.coupling, problem.hub, problem.ridge)
     assert Factors.of(bare.system(np.zeros(0))) is None
-    monkeypatch.setattr("ggmtl.solve.components._OPERATIONS", 6 * 60.0**3)
-    assert Factors.of(problem.system(values)) is None
-    monkeypatch.setattr("ggmtl.solve.components._PER_PART", 0.0)
-    assert Factors.of(problem.system(values)) is not None
-    assert Factors.of(problem.system(values), 2) is None
-    monkeypatch.undo()
-    monkeypatch.setattr("ggmtl.solve.components._NUMBERS", 6 * 60.0**2)
-    assert Factors.of(problem.system(values)) is None
+    little_work = replace(problem, sizes=Sizes(component_work=6 * 60.0**3)).system(values)
+    assert Factors.of(little_work) is None
+    no_overhead = replace(little_work, sizes=replace(little_work.sizes, component_overhead=0.0))
+    assert Factors.of(no_overhead) is not None
+    assert Factors.of(no_overhead, 2) is None
+    assert Factors.of(replace(problem, sizes=Sizes(component_numbers=6 * 60.0**2)).system(values)) is None
 
 
 @pytest.mark.parametrize("hub", [*HUBS, 0.5])

@@ -17,6 +17,7 @@ from ggmtl.inference.removal import TrainedModels
 from ggmtl.inspection import explain_edge
 from ggmtl.kernels import Cycle, Operator, reference
 from ggmtl.runtime import threads as threads_module
+from ggmtl.runtime.sizes import Sizes
 from ggmtl.solve.preconditioners import BlockJacobi, GraphLevel, TwoLevel
 from ggmtl.solve.solvers import ConjugateGradient
 from ggmtl.solve.system import TaskSystem
@@ -271,13 +272,12 @@ def test_edge_noise_is_the_same_in_every_form_whatever_the_threads(monkeypatch, 
     edges = np.concatenate([edges, edges[:3]])  # Some given twice.
     weights = np.random.default_rng(1).uniform(size=len(edges))
     scale = np.random.default_rng(2).uniform(size=width)
-    monkeypatch.setattr(threads_module, "_LEAST_NUMBERS", 0)
     found = []
     for name, threads in [(name, threads) for name in FORMS for threads in "13"]:
         monkeypatch.setenv("GGMTL_KERNELS", name)
         monkeypatch.setenv("GGMTL_THREADS", threads)
         found.append(np.ones((40, width)))
-        kernels.add_edge_noise(found[-1], edges, weights, scale, 7)
+        kernels.add_edge_noise(found[-1], edges, weights, scale, 7, Sizes(threads=0))
     for other in found[1:]:
         np.testing.assert_allclose(other, found[0], atol=1e-12)
 
@@ -300,14 +300,13 @@ def test_edge_noise_has_the_covariance_of_the_graph(form):
 @pytest.mark.parametrize("threads", ["1", "2", "3"])
 def test_shared_conjugate_gradients_solve_the_system(monkeypatch, threads):
     pytest.importorskip("numba")
-    monkeypatch.setattr(kernels, "SHARED_NUMBERS", 0)
-    monkeypatch.setattr(threads_module, "_LEAST_NUMBERS", 0)
     monkeypatch.setenv("GGMTL_THREADS", threads)
     random = np.random.default_rng(0)
     X = random.normal(size=(30, 8, 5))
     edges = np.column_stack([np.arange(29), np.arange(1, 30)])
     hub = np.full(5, 0.5)
-    system = TaskSystem(np.matmul(X.transpose(0, 2, 1), X), edges, np.ones(29), np.ones(5), hub, np.array(1e-3))
+    sizes, gram = Sizes(shared_passes=0, threads=0), np.matmul(X.transpose(0, 2, 1), X)
+    system = TaskSystem(gram, edges, np.ones(29), np.ones(5), hub, np.array(1e-3), sizes=sizes)
     right = random.normal(size=(30, 5))
     solution = ConjugateGradient(system, BlockJacobi.of(system)).solve(right, tol=1e-10)
     assert solution.succeeded

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ggmtl.errors import ParameterError, SingularSystemError, SolverError
+from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.solve.components import Factors
 from ggmtl.solve.preconditioners import AggregationCycle, BlockJacobi, GraphLevel, TwoLevel, make_preconditioner
 from ggmtl.solve.solution import Solution
@@ -292,14 +293,14 @@ def test_a_residual_that_rises_for_dozens_of_steps_is_not_a_stall():
 
 
 @pytest.mark.parametrize("reserve", [Factors, Direct])
-def test_where_steps_fail_factors_solve(reserve, monkeypatch):
+def test_where_steps_fail_factors_solve(reserve):
     """Pairs of tasks with fewer rows than coefficients: what no row tells, a ridge of a millionth must."""
-    if reserve is Direct:
-        monkeypatch.setattr("ggmtl.solve.components._OPERATIONS", 0)
+    sizes = Sizes(component_work=0) if reserve is Direct else SIZES
     rng, n, p = np.random.default_rng(0), 80, 6
     X = rng.normal(size=(n, 2, p))
     gram, edges = np.einsum("nrp,nrq->npq", X, X), np.arange(n).reshape(-1, 2)
-    system = TaskSystem(gram, edges, np.full(n // 2, 100.0), np.ones(p), np.zeros(p), np.full(p, 1e-6))
+    weights, ridge = np.full(n // 2, 100.0), np.full(p, 1e-6)
+    system = TaskSystem(gram, edges, weights, np.ones(p), np.zeros(p), ridge, sizes=sizes)
     prepared, right = ConjugateGradient.of(system), rng.normal(size=(n, p))
     assert dataclasses.replace(prepared, has_reserve=False).solve(right).residual > 1e-4
     found = prepared.solve(right)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ggmtl import GGMTLRegressor
 from ggmtl.errors import SolverError
+from ggmtl.runtime.sizes import Sizes
 from ggmtl.solve import low_rank, shared_design
-from ggmtl.solve import shifted_laplacian as shifted_graph
 from ggmtl.solve.preconditioners import BlockJacobi, TwoLevel
 from ggmtl.solve.shared_design import SharedDesign
 from ggmtl.solve.shifted_laplacian import IterativeGraph, ShiftedAggregation, SpectralGraph
@@ -41,23 +41,23 @@ SHARED = {
     "two tasks": lambda: share(make(13, n=2, edges=[[0, 1]])),
     "one feature": lambda: share(make(14, p=1, coupling=[5.0])),
 }
-WAYS = ("spectral", "diagonal", "aggregates")
+# Sizes with which shared designs of any size are solved in one way.
+ANY_SIZE = {"shared_design": 2, "shared_design_width": 1, "spectral_condition": 0.0}
+WAYS = {
+    "spectral": {**ANY_SIZE, "spectral_tasks": 10**6, "jacobi_condition": np.inf},
+    "diagonal": {**ANY_SIZE, "spectral_tasks": 0, "jacobi_condition": np.inf},
+    "aggregates": {**ANY_SIZE, "spectral_tasks": 0, "jacobi_condition": 0.0},
+}
 
 
 @pytest.fixture(params=WAYS)
-def way(request, monkeypatch):
-    choose(monkeypatch, request.param)
+def way(request):
     return request.param
 
 
-def choose(patch, way):
-    """Make shared designs of any size be solved in one way."""
-    patch.setattr(shared_design, "_LEAST_TASKS", 2)
-    patch.setattr(shared_design, "_LEAST_COEFFICIENTS", 1)
-    patch.setattr(shared_design, "_SPECTRAL_TASKS", 10**6 if way == "spectral" else 0)
-    patch.setattr(shared_design, "_SPECTRAL_CONDITION", 0.0)
-    for module in (shared_design, shifted_graph):
-        patch.setattr(module, "JACOBI_CONDITION", 0.0 if way == "aggregates" else np.inf)
+def sized(system, way):
+    """The system, to be solved in one way whatever its size."""
+    return dataclasses.replace(system, sizes=Sizes(**WAYS[way]))
 
 
 def normal(system, *columns, seed=0):
@@ -88,7 +88,7 @@ def true_residual(system, right, value):
 
 @pytest.mark.parametrize("name", SHARED)
 def test_a_shared_design_is_solved_as_the_kronecker_system(name, way):
-    system = SHARED[name]()
+    system = sized(SHARED[name](), way)
     right = normal(system)
     assert shared_design.applies(system)
     prepared = SharedDesign.of(system)
@@ -100,7 +100,7 @@ def test_a_shared_design_is_solved_as_the_kronecker_system(name, way):
 
 @pytest.mark.parametrize("name", ["uniform", "hub per feature", "coupling per feature"])
 def test_the_residual_reported_is_the_true_one(name, way):
-    system = SHARED[name]()
+    system = sized(SHARED[name](), way)
     right = normal(system)
     solution = shared_design.prepare(system).solve(right, tol=1e-4)
     expected = true_residual(system, right, solution.value)
@@ -110,7 +110,7 @@ def test_the_residual_reported_is_the_true_one(name, way):
 
 
 def test_many_right_hand_sides_of_any_scale_equal_one_by_one(way):
-    system = SHARED["hub per feature"]()
+    system = sized(SHARED["hub per feature"](), way)
     prepared = shared_design.prepare(system)
     right = normal(system, 5) * [1.0, 1e8, 1e-8, 0.0, 1.0]
     together = prepared.solve(right, tol=1e-11)
@@ -121,7 +121,7 @@ def test_many_right_hand_sides_of_any_scale_equal_one_by_one(way):
 
 
 def test_a_warm_start_is_used_and_left_alone(way):
-    system = SHARED["six decades"]()
+    system = sized(SHARED["six decades"](), way)
     right = normal(system)
     start = dense_solution(system, right)
     copy = start.copy()
@@ -137,7 +137,7 @@ def test_a_warm_start_is_used_and_left_alone(way):
 
 @pytest.mark.parametrize("columns", [(), (3,)])
 def test_a_zero_right_hand_side_has_the_zero_solution(way, columns):
-    system = SHARED["hub"]()
+    system = sized(SHARED["hub"](), way)
     solution = shared_design.prepare(system).solve(np.zeros((*system.shape, *columns)))
     assert not solution.value.any()
     assert solution.residual == 0
@@ -152,6 +152,7 @@ def test_nearly_collinear_features_are_solved_as_accurately_as_the_data_allow(wa
     edges = random_edges(rng, n, 2 * n)
     gram = np.repeat((X.T @ X)[None], n, axis=0)
     system = TaskSystem(gram, edges, np.ones(len(edges)), np.ones(p), np.zeros(p), np.full((1, 1), 1e-9))
+    system = sized(system, way)
     right = normal(system) @ gram[0]
     solution = shared_design.prepare(system).solve(right, tol=1e-9)
     assert solution.status == "converged"
@@ -160,10 +161,8 @@ def test_nearly_collinear_features_are_solved_as_accurately_as_the_data_allow(wa
 
 
 def test_a_tolerance_beyond_rounding_ends_as_stalled_and_is_refused_where_accuracy_is_required():
-    with pytest.MonkeyPatch.context() as patch:
-        choose(patch, "diagonal")
-        system = SHARED["strong"]()
-        solution = shared_design.prepare(system).solve(normal(system), tol=1e-30)
+    system = sized(SHARED["strong"](), "diagonal")
+    solution = shared_design.prepare(system).solve(normal(system), tol=1e-30)
     assert solution.status == "stalled"
     assert solution.residual < 1e-9
     with pytest.raises(SolverError, match="stalled"):
@@ -179,7 +178,7 @@ def test_a_tolerance_beyond_rounding_ends_as_stalled_and_is_refused_where_accura
     strength=st.floats(-4, 4),
     hub=st.booleans(),
     columns=st.sampled_from([(), (1,), (4,)]),
-    way=st.sampled_from(WAYS),
+    way=st.sampled_from(sorted(WAYS)),
     seed=st.integers(0, 1000),
 )
 def test_shared_designs_of_any_shape(n, p, rows, extra, strength, hub, columns, way, seed):
@@ -190,9 +189,7 @@ def test_shared_designs_of_any_shape(n, p, rows, extra, strength, hub, columns, 
     pull = 10.0 ** rng.uniform(-2, 2, size=p) if hub else None
     system = share(make(seed, n=n, p=p, rows=rows, edges=edges, weights=decades, coupling=coupling, hub=pull), 1e-2)
     right = normal(system, *columns)
-    with pytest.MonkeyPatch.context() as patch:
-        choose(patch, way)
-        solution = SharedDesign.of(system).solve(right, tol=1e-11)
+    solution = SharedDesign.of(sized(system, way)).solve(right, tol=1e-11)
     assert true_residual(system, right, solution.value) < 1e-11 + rounding(system, right, solution.value)
     assert close(solution.value, dense_solution(system, right), 1e-7)
 
@@ -281,8 +278,12 @@ def test_a_system_that_applies_something_else_is_refused():
 # ---------------------------------------------------------------- few rows, many coefficients
 
 
+SMALL_BLOCKS = Sizes(low_rank_width=1, low_rank_numbers=0)
+
+
 def narrow(seed, *, n=9, p=16, rows=4, **options):
-    return make(seed, n=n, p=p, rows=rows, **{"coupling": [2.0] * p, "ridge": 1e-3} | options)
+    system = make(seed, n=n, p=p, rows=rows, **{"coupling": [2.0] * p, "ridge": 1e-3} | options)
+    return dataclasses.replace(system, sizes=SMALL_BLOCKS)
 
 
 LOW_RANK = {
@@ -298,19 +299,9 @@ LOW_RANK = {
 }
 
 
-@pytest.fixture
-def small_blocks(monkeypatch):
-    allow_small_blocks(monkeypatch)
-
-
-def allow_small_blocks(patch):
-    patch.setattr(low_rank, "_LEAST_NUMBERS", 0)
-    patch.setattr(low_rank, "_LEAST_COEFFICIENTS", 1)
-
-
 @pytest.mark.parametrize("columns", [(), (3,)])
 @pytest.mark.parametrize("name", LOW_RANK)
-def test_low_rank_systems_are_solved_as_the_kronecker_system(name, columns, small_blocks):
+def test_low_rank_systems_are_solved_as_the_kronecker_system(name, columns):
     system = LOW_RANK[name]()
     right = normal(system, *columns)
     prepared = ConjugateGradient(*low_rank.prepare(system))
@@ -326,7 +317,7 @@ def test_low_rank_systems_are_solved_as_the_kronecker_system(name, columns, smal
 
 
 @pytest.mark.parametrize("name", LOW_RANK)
-def test_factors_give_the_operator_and_the_inverse_of_its_blocks(name, small_blocks):
+def test_factors_give_the_operator_and_the_inverse_of_its_blocks(name):
     system = LOW_RANK[name]()
     rows = low_rank.factor_rows(system.gram, 5)
     assert rows.shape == (9, 4, 16)
@@ -337,7 +328,7 @@ def test_factors_give_the_operator_and_the_inverse_of_its_blocks(name, small_blo
     np.testing.assert_allclose(ours(values), general(values), atol=1e-9 * np.abs(general(values)).max())
 
 
-def test_the_graph_level_is_added_where_coupling_is_strong(small_blocks):
+def test_the_graph_level_is_added_where_coupling_is_strong():
     weak, strong = narrow(1, coupling=[0.1] * 16, hub=[1.0] * 16), narrow(1, coupling=[1e3] * 16, hub=[1.0] * 16)
     assert isinstance(low_rank.prepare(weak)[1], low_rank.LowRankJacobi)
     assert isinstance(low_rank.prepare(strong)[1], TwoLevel)
@@ -361,17 +352,14 @@ def test_low_rank_systems_of_any_shape(n, p, share_of_rows, strength, scales, co
     unit = 10.0 ** rng.uniform(-scales, 0, size=p)
     gram = system.gram * np.multiply.outer(unit, unit)
     gram[0] = 0.0
-    system = dataclasses.replace(system, gram=gram)
+    system = dataclasses.replace(system, gram=gram, sizes=SMALL_BLOCKS)
     right = normal(system, *columns)
-    with pytest.MonkeyPatch.context() as patch:
-        allow_small_blocks(patch)
-        found = low_rank.prepare(system)
-    solution = ConjugateGradient(*found).solve(right, tol=1e-11)
+    solution = ConjugateGradient(*low_rank.prepare(system)).solve(right, tol=1e-11)
     assert true_residual(system, right, solution.value) < 1e-11 + rounding(system, right, solution.value)
     assert close(solution.value, dense_solution(system, right), 1e-7)
 
 
-def test_tasks_of_full_rank_are_refused_also_where_only_one_has_it(small_blocks):
+def test_tasks_of_full_rank_are_refused_also_where_only_one_has_it():
     assert not low_rank.applies(narrow(40, rows=30))
     assert not low_rank.applies(narrow(41, rows=8))
     system = narrow(42)
@@ -379,7 +367,7 @@ def test_tasks_of_full_rank_are_refused_also_where_only_one_has_it(small_blocks)
     assert low_rank.prepare(system) is None
 
 
-def test_curvature_and_a_diagonal_that_is_lost_beside_the_data_are_refused(small_blocks):
+def test_curvature_and_a_diagonal_that_is_lost_beside_the_data_are_refused():
     assert not low_rank.applies(narrow(43, curved=True))
     assert low_rank.prepare(narrow(44, edges=[], ridge=1e-12)) is None
 
@@ -409,18 +397,18 @@ def test_a_fit_with_one_column_per_task_is_the_same_with_and_without_the_special
         SharedDesign, "solve", lambda self, *rest, **options: used.append(1) or solve(self, *rest, **options)
     )
 
-    def fit(largest_direct):
-        monkeypatch.setattr("ggmtl.solve.solvers.DIRECT_SIZE", largest_direct)
-        model = GGMTLRegressor(
-            criterion="validation", coupling=1.0, edge_entropy=0.0, edge_l2=1.0, validation=3, random_state=0
-        )
+    class Sized(GGMTLRegressor):
+        pass
+
+    def fit(**sizes):
+        Sized.sizes = Sizes(**sizes)
+        model = Sized(criterion="validation", coupling=1.0, edge_entropy=0.0, edge_l2=1.0, validation=3, random_state=0)
         # Whole rows in one fold: then tasks share their design in every fold.
         return model.fit(X, y, groups=np.arange(24))
 
-    direct, iterative = fit(10**6), fit(0)
+    direct, iterative = fit(direct=10**6), fit(direct=0)
     assert not used
-    choose(monkeypatch, "spectral")
-    special = fit(0)
+    special = fit(direct=0, **WAYS["spectral"])
     assert len(used) > 10
     # Conjugate gradients stop at a tolerance, eigenvectors and Cholesky factors at the last bits.
     for other, accuracy in ((direct, 1e-10), (iterative, 1e-4)):

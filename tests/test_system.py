@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from scipy import sparse
 from scipy.linalg import block_diag
 
 from ggmtl.errors import SingularSystemError
+from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.solve import preconditioners
 from ggmtl.solve.preconditioners import (
     AggregationCycle,
@@ -280,8 +282,7 @@ def test_the_graph_level_is_exact_where_grams_are_multiples_of_the_identity(hub)
 @pytest.mark.parametrize("name", LARGE)
 def test_without_pyamg_the_graph_level_is_a_sparse_factor(name, monkeypatch):
     pytest.importorskip("pyamg")
-    monkeypatch.setattr(preconditioners, "_POLYNOMIAL_CONDITION", 0.0)
-    system = LARGE[name]().without_curvature()
+    system = replace(LARGE[name]().without_curvature(), sizes=Sizes(polynomial_condition=0.0))
     n, p = system.shape
     approximate = GraphLevel.of(system)
     hide_pyamg(monkeypatch)
@@ -297,6 +298,7 @@ def test_without_pyamg_the_graph_level_is_a_sparse_factor(name, monkeypatch):
         system.coupling,
         system.hub,
         system.ridge,
+        sizes=system.sizes,
     )
     values = np.random.default_rng(4).normal(size=(n, p))
     if len(GraphLevel.of(plain).groups) == 1:
@@ -333,7 +335,7 @@ def test_an_aggregation_cycle_is_reproducible_and_leaves_the_global_random_state
 
 
 def test_the_threshold_between_dense_and_aggregated_graph_levels():
-    assert preconditioners.DENSE_TASKS < MANY
+    assert SIZES.dense_graph < MANY
     small = GraphLevel.of(SMALL["uniform"]())
     assert not isinstance(small.groups[0][1], AggregationCycle)
 

@@ -25,7 +25,6 @@ from ggmtl.bilevel.sparsity import Sparsity
 from ggmtl.errors import ParameterError
 from ggmtl.graph.candidates import CandidateEdges, cross_fit
 from ggmtl.runtime.journal import Journal
-from ggmtl.solve.solvers import DIRECT_SIZE
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 
 EDGE_SOLVERS = ("quasi_newton", "projected_gradient", "closed_form")
@@ -302,7 +301,7 @@ def _optimise(
     first, rough_steps = objective(start)[0], 0
     loss = objective.parts[0].problem.loss
     # Steps of a given length may raise the objective, so those of rough solves could not be judged.
-    if settings.step is None and loss.n_tasks * loss.n_features > DIRECT_SIZE:
+    if settings.step is None and loss.n_tasks * loss.n_features > settings.sizes.rough_first:
         objective.accuracy = _ROUGH
         rough = _run(objective, start, box, settings, 0, progress, journal)
         objective.accuracy = _FINE

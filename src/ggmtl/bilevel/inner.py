@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ggmtl.errors import ParameterError, SolverError, check_choice
+from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.solve.solvers import Prepared, prepare
 from ggmtl.solve.system import Curvature, TaskSystem
 from ggmtl.statistics.least_squares import LeastSquares
@@ -68,6 +69,8 @@ class InnerProblem:
     penalty : {"squared_l2", "l2", "l1"}
     smoothing : float
         ε.
+    sizes : Sizes
+        Which way of solving is taken.
     """
 
     loss: LeastSquares
@@ -77,6 +80,7 @@ class InnerProblem:
     ridge: np.ndarray
     penalty: str = "squared_l2"
     smoothing: float = DEFAULT_SMOOTHING
+    sizes: Sizes = SIZES
 
     def __post_init__(self):
         check_choice("penalty", self.penalty, PENALTIES)
@@ -123,7 +127,9 @@ class InnerProblem:
 
     def system(self, edge_weights: np.ndarray) -> TaskSystem:
         """A with the given weights in place of e."""
-        return TaskSystem(self.loss.gram, self.edges, edge_weights, self.coupling, self.hub, self.ridge)
+        return TaskSystem(
+            self.loss.gram, self.edges, edge_weights, self.coupling, self.hub, self.ridge, sizes=self.sizes
+        )
 
     def majoriser(self, coefficients: np.ndarray, edge_values: np.ndarray) -> TaskSystem:
         """The quadratic that touches the objective from above at `coefficients`."""

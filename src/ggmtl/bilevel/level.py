@@ -9,6 +9,7 @@ import numpy as np
 from ggmtl.bilevel.inner import DEFAULT_SMOOTHING, InnerProblem, solve_inner
 from ggmtl.bilevel.sparsity import Sparsity
 from ggmtl.graph.candidates import Candidates
+from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import LeastSquares
 
 
@@ -36,6 +37,8 @@ class Settings:
         ν of projected gradient; chosen at every step where None.
     edge_solver, hypergradient, ridge, smoothing, max_iter, tol
         As in :class:`ggmtl.GGMTLRegressor`.
+    sizes : Sizes
+        Which way is taken for how many tasks.
     """
 
     penalty: str
@@ -53,6 +56,7 @@ class Settings:
     noise: str = "common"
     blend: bool = True
     step: float | None = None
+    sizes: Sizes = SIZES
 
     def ridge_for(self, loss: LeastSquares) -> np.ndarray:
         """ρ per task and coordinate: none on the intercept, except of a task without a single row."""
@@ -61,7 +65,8 @@ class Settings:
 
     def problem(self, loss: LeastSquares, edges: np.ndarray, coupling: np.ndarray, hub: np.ndarray) -> InnerProblem:
         """The inner problem on the given rows."""
-        return InnerProblem(loss, edges, coupling, hub, self.ridge_for(loss), self.penalty, self.smoothing)
+        ridge = self.ridge_for(loss)
+        return InnerProblem(loss, edges, coupling, hub, ridge, self.penalty, self.smoothing, self.sizes)
 
 
 @dataclass(frozen=True)

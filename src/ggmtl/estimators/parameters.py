@@ -44,6 +44,7 @@ def settings_of(model: Any, width: int) -> Settings:
         noise=model.noise,
         blend=bool(model.blend),
         step=None if model.step is None else _number("step", model.step),
+        sizes=model.sizes,
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ggmtl.errors import require
-from ggmtl.fit.held_out import is_large
 from ggmtl.runtime.progress import logger
+from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import FoldedLoss
 
 
-def placed(folded: FoldedLoss, device: str) -> FoldedLoss:
+def placed(folded: FoldedLoss, device: str, sizes: Sizes = SIZES) -> FoldedLoss:
     """The losses on the device, where there are so many tasks that it pays; as they are otherwise.
 
     Raises
@@ -22,7 +22,7 @@ def placed(folded: FoldedLoss, device: str) -> FoldedLoss:
     from ggmtl.evidence.gpu.placement import check_device, on_device
 
     there, part = check_device(device), folded.parts[0]
-    if not is_large(part.n_tasks, part.n_features):
+    if not sizes.is_large(part.n_tasks, part.n_features):
         logger.info("device=%r: %d tasks are few, and are fitted on the CPU", device, part.n_tasks)
         return folded
     return on_device(folded, there)

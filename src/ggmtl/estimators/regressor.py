@@ -6,7 +6,7 @@ import inspect
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -24,7 +24,6 @@ from ggmtl.estimators.parameters import check_parameters, criterion_used, settin
 from ggmtl.estimators.placing import placed
 from ggmtl.evidence.level_value import LevelEvidence
 from ggmtl.fit.family import Family, reported_graph
-from ggmtl.fit.held_out import is_large
 from ggmtl.fit.path import fit_path
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.candidates import KNN, Candidates
@@ -36,6 +35,7 @@ from ggmtl.inspection.summary.words import describe
 from ggmtl.kernels import one_blas_thread
 from ggmtl.runtime.memory import require_memory
 from ggmtl.runtime.progress import logger, verbose_logging
+from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
 
@@ -157,6 +157,9 @@ class GGMTLRegressor(TaskRegressor):
     >>> model.coef_.shape
     (3, 2)
     """
+
+    # Which way is taken for how many tasks. No parameter: results agree, only time and memory differ.
+    sizes: ClassVar[Sizes] = SIZES
 
     def __init__(
         self,
@@ -302,7 +305,8 @@ class GGMTLRegressor(TaskRegressor):
         """Very many tasks hold out one fold: their mean error is known well enough from it."""
         folds = self.validation
         is_number = isinstance(folds, (int, np.integer)) and not isinstance(folds, bool) and folds >= 2
-        if is_number and is_large(len(data.task_names), data.X.shape[1] + 1) and criterion_used(self) == "evidence":
+        large = self.sizes.is_large(len(data.task_names), data.X.shape[1] + 1)
+        if is_number and large and criterion_used(self) == "evidence":
             return 1.0 / folds
         return folds
 
@@ -316,7 +320,7 @@ class GGMTLRegressor(TaskRegressor):
         folds.clear()
         with verbose_logging(self.verbose):
             family = fit_path(
-                placed(folded, self.device),
+                placed(folded, self.device, self.sizes),
                 settings,
                 statistics.task_names,
                 criterion=criterion_used(self),

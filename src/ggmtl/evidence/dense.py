@@ -20,6 +20,7 @@ from scipy.linalg.lapack import dpotrf, dpotri
 
 from ggmtl.errors import ParameterError, SingularSystemError
 from ggmtl.evidence.hub import chunks, degrees_of_freedom, profiled_noise
+from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.solve.system import TaskSystem
 from ggmtl.statistics.least_squares import LeastSquares
 
@@ -40,6 +41,8 @@ class EvidenceModel:
         h > 0.
     ridge : float
         ρ; only there to determine what no row determines.
+    sizes : Sizes
+        Which way of computing is taken.
     """
 
     loss: LeastSquares
@@ -47,6 +50,7 @@ class EvidenceModel:
     coupling: np.ndarray
     hub: np.ndarray
     ridge: float = 1e-10
+    sizes: Sizes = SIZES
 
     def __post_init__(self) -> None:
         if not (np.all(np.asarray(self.hub) > 0) and np.all(np.asarray(self.coupling) > 0)):
@@ -64,6 +68,7 @@ class EvidenceModel:
             self.coupling,
             self.hub,
             np.asarray(self.ridge, dtype=float),
+            sizes=self.sizes,
         )
 
 

@@ -15,12 +15,12 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from ggmtl.bilevel.level import GraphFit
-from ggmtl.evidence import search as by_evidence
 from ggmtl.evidence.clusters import cluster_evidence
 from ggmtl.evidence.dense import EvidenceModel, edge_evidence
 from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.sampled_search import graph_evidence
 from ggmtl.evidence.sampled_value import PROBES
+from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import LeastSquares
 
 
@@ -44,7 +44,13 @@ class LevelEvidence:
 
 
 def level_evidence(
-    fit: GraphFit, loss: LeastSquares, hub: np.ndarray, *, n_probes: int = PROBES, seed: int = 0
+    fit: GraphFit,
+    loss: LeastSquares,
+    hub: np.ndarray,
+    *,
+    n_probes: int = PROBES,
+    seed: int = 0,
+    sizes: Sizes = SIZES,
 ) -> LevelEvidence:
     """Log evidence of a level and its gain over the hub.
 
@@ -58,21 +64,23 @@ def level_evidence(
         Strengths of the best hub without edges.
     n_probes, seed : int
         Of the random signs, where the evidence is sampled.
+    sizes : Sizes
+        Up to which size it is exact.
     """
     weighed = fit.weighed(loss)
     alone = hub_evidence(weighed, hub).value
-    value, error = _exact_value(fit, weighed), 0.0
+    value, error = _exact_value(fit, weighed, sizes), 0.0
     if value is None:
-        found = graph_evidence(loss, fit, n_probes=n_probes, seed=seed)
+        found = graph_evidence(loss, fit, sizes, n_probes=n_probes, seed=seed)
         value, error = found.value, found.standard_error
     return LevelEvidence(-value, error, alone - value)
 
 
-def _exact_value(fit: GraphFit, loss: LeastSquares) -> float | None:
+def _exact_value(fit: GraphFit, loss: LeastSquares, sizes: Sizes) -> float | None:
     """f where it is to be had: without edges, for few tasks, and for clusters; None for other graphs."""
     if not (fit.edge_values > 0).any():
         return hub_evidence(loss, fit.hub).value
-    if loss.n_tasks * loss.n_features <= by_evidence.EXACT_SIZE:
+    if loss.n_tasks * loss.n_features <= sizes.exact_evidence:
         return edge_evidence(EvidenceModel(loss, fit.edges, fit.coupling, fit.hub), fit.edge_values).value
     cluster, strength = _clusters(fit, loss.n_tasks)
     return None if cluster is None else cluster_evidence(loss, cluster, strength, fit.hub, fit.coupling).value

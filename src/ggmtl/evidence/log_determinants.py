@@ -29,10 +29,6 @@ from ggmtl.solve.system import laplacian
 
 # Steps of Lanczos at most, and between looks at what they changed; they end when that is this share of the error.
 _STEPS, _LOOK, _SETTLED = 40, 4, 0.1
-# Products of an envelope factor that take no longer than one product of Lanczos, which waits for memory; measured.
-_FACTOR_SPEED = 32.0
-# Numbers in the probes from which two are taken at a time, to spare memory.
-_LARGE_PROBES = 1 << 22
 
 
 # ---------------------------------------------------------------------- traces of logarithms
@@ -143,7 +139,9 @@ def system_log_determinants(model: EvidenceModel, edge_values: np.ndarray, signs
     moments = _system_moments(model, edge_values, inverse, hub_values)
     scaled = _Scaled(system.apply, partial(kernels.block_product, inverse), moments)
     parts = []
-    for columns in np.array_split(np.arange(n_probes), 1 if signs.size <= _LARGE_PROBES else n_probes // 2):
+    for columns in np.array_split(
+        np.arange(n_probes), 1 if signs.size <= model.sizes.probes_together else n_probes // 2
+    ):
         start = _rooted(gram, shift, np.ascontiguousarray(signs[..., columns]))
         # Vᵀε for V = F⁻¹(1 ⊗ (h/n)^½).
         along = hub_vectors.T @ (root[:, None] * scaled.divide(start).sum(axis=0))
@@ -195,7 +193,7 @@ def prior_log_determinants(model: EvidenceModel, edge_values: np.ndarray, signs:
     for columns in strength_groups(model):
         coupling, hub = float(model.coupling[columns[0]]), float(model.hub[columns[0]])
         matrix = laplacian(model.edges, coupling * edge_values, n, hub)
-        if _envelope_work(matrix) <= _FACTOR_SPEED * _STEPS * matrix.nnz * len(columns) * n_probes:
+        if _envelope_work(matrix) <= model.sizes.factor_speed * _STEPS * matrix.nnz * len(columns) * n_probes:
             total += len(columns) * (_factored_log_determinant(matrix) - np.log(hub))
             continue
         found = _laplacian_log_determinants(matrix, hub, signs[:, columns].reshape(n, -1))

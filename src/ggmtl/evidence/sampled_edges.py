@@ -27,6 +27,7 @@ from ggmtl.evidence.samples import posterior_noise, sampled_prior_terms
 from ggmtl.evidence.strengths import group_labels
 from ggmtl.graph.candidates import CandidateEdges
 from ggmtl.runtime.journal import Journal
+from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.solve.solvers import Prepared, prepare
 from ggmtl.statistics.least_squares import LeastSquares
 
@@ -42,12 +43,8 @@ _LARGEST_STEP = 30.0
 # Samples are taken until samples times coefficients are about so many: a sixth of relative error per edge and round.
 _NUMBERS, _FEWEST, _MOST = 84, 4, 32
 PRIOR_SAMPLES = 32
-# Up to this many tasks the n × n inverse of the prior is exact and cheap beside the solves.
-_EXACT_PRIOR_TASKS = 300
 # Relative residuals, of a result and within a round: errors of a percent vanish beside those of the sampling.
 RESULT_TOL, ROUND_TOL, _SAMPLE_TOL = 1e-6, 1e-4, 1e-2
-# Numbers in the samples from which they are solved for a few at a time.
-_LARGE_SAMPLES = 1 << 21
 # Edge values below this multiple of the largest are as good as absent.
 _FLOOR = 1e-9
 
@@ -143,9 +140,9 @@ class Solves(Protocol):
 
 
 @singledispatch
-def solves_for(loss: LeastSquares) -> Solves:
+def solves_for(loss: LeastSquares, sizes: Sizes = SIZES) -> Solves:
     """Who does the linear algebra: NumPy and the kernels, unless a loss lives elsewhere and has registered its own."""
-    return _Solves(loss)
+    return _Solves(loss, sizes)
 
 
 def learn_neighbours(
@@ -159,6 +156,7 @@ def learn_neighbours(
     seed: int = 0,
     journal: Journal | None = None,
     tol: float = RESULT_TOL,
+    sizes: Sizes = SIZES,
 ) -> Neighbours:
     """Run the rounds from `start`; the models are those of the last edges.
 
@@ -180,9 +178,12 @@ def learn_neighbours(
         Where the rounds are recorded, and taken up again.
     tol : float
         Relative residual of the models.
+    sizes : Sizes
+        Which way of computing is taken.
     """
     journal = journal or Journal()
-    solves, label, known = solves_for(loss), group_labels(groups, loss.n_features), journal.resume("rounds")
+    solves, label = solves_for(loss, sizes), group_labels(groups, loss.n_features)
+    known = journal.resume("rounds")
     state = start if known is None else Neighbours(**known)
     last = perf_counter()
     for number in range(len(state.common_steps), rounds):
@@ -260,9 +261,9 @@ def _expected_squares(models: np.ndarray, samples: np.ndarray, noise: float, edg
     return squares
 
 
-def _solve_few(solver: Prepared, right: np.ndarray) -> np.ndarray:
+def _solve_samples(solver: Prepared, right: np.ndarray, largest: int) -> np.ndarray:
     """Samples for the right-hand sides, in their place; of very many tasks two at a time, to spare memory."""
-    together = right.shape[2] if right.size <= _LARGE_SAMPLES else 2
+    together = right.shape[2] if right.size <= largest else 2
     for first in range(0, right.shape[2], together):
         columns = slice(first, first + together)
         part = np.ascontiguousarray(right[..., columns])
@@ -273,6 +274,7 @@ def _solve_few(solver: Prepared, right: np.ndarray) -> np.ndarray:
 @dataclass(frozen=True)
 class _Solves:
     loss: LeastSquares
+    sizes: Sizes = SIZES
 
     def moments(self, state: Neighbours, random: np.random.Generator) -> _Moments:
         loss, model = self.loss, self._model(state)
@@ -280,9 +282,9 @@ class _Solves:
         solver = prepare(system)
         models = solver.solve(loss.moment, start=state.coefficients, tol=ROUND_TOL).require(1e-2).value
         zeta = posterior_noise(system, number_of_samples(loss.n_features), random)
-        samples = _solve_few(solver, zeta)
+        samples = _solve_samples(solver, zeta, self.sizes.samples_together)
         noise = profiled_noise(loss, inner_quadratic(model, state.edge_values, models))[1]
-        if loss.n_tasks <= _EXACT_PRIOR_TASKS:
+        if loss.n_tasks <= self.sizes.exact_prior:
             exact = prior_terms(model, state.edge_values)
             prior, trace = exact.resistance.sum(axis=1), exact.trace
         else:
@@ -297,7 +299,7 @@ class _Solves:
         return solver.solve(self.loss.moment, start=state.coefficients, tol=tol).require(100 * tol).value
 
     def _model(self, state: Neighbours) -> EvidenceModel:
-        return EvidenceModel(self.loss, state.edges, np.ones(self.loss.n_features), state.hub)
+        return EvidenceModel(self.loss, state.edges, np.ones(self.loss.n_features), state.hub, sizes=self.sizes)
 
 
 def number_of_samples(n_features: int) -> int:

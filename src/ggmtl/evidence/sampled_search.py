@@ -17,22 +17,21 @@ from ggmtl.evidence.dense import EvidenceModel
 from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.sampled_edges import RESULT_TOL, ROUND_TOL, Neighbours, Propose, learn_neighbours, solves_for
 from ggmtl.evidence.sampled_value import SampledEvidence, sampled_evidence
-from ggmtl.evidence.scaled_problem import ScaledProblem, is_vast
+from ggmtl.evidence.scaled_problem import ScaledProblem
 from ggmtl.evidence.selection import GraphChoice, choose_clusters, largest_expected_f1
 from ggmtl.evidence.spanning_trees import average_over_trees
 from ggmtl.graph.task_graph import beside_heaviest
 from ggmtl.runtime.journal import Journal
+from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import LeastSquares
 
-# Clusters are sought where the matrices of all tasks have at most so many numbers.
-CLUSTER_NUMBERS = 1 << 18
 _CLUSTER_SEARCHES = 4
 # Edges per task of the sparser graphs along the path, and the rounds that tune their strengths.
 _PER_TASK, _TUNING_ROUNDS = (1.0, 2.0), 1
 # Rounds that a graph which was learned from most of the rows takes to adapt to all of them.
 WARM_ROUNDS = 3
-# Up to this many tasks, which edges are shown follows from their probabilities over trees; share of the hub beside.
-_TREE_TASKS, _BESIDE_TREES = 40, 0.1
+# Share of the hub's strength that stays with it while edges are averaged over trees.
+_BESIDE_TREES = 0.1
 # Edges of less leverage tie nothing together that the rest of the graph does not.
 _LEVERAGE = 0.2
 # ln r̄ below which the strengths are as good as settled.
@@ -63,8 +62,8 @@ def learn_by_samples(
     inside = journal.inside("dense")
     journal.note("graphs", partial(_graph_so_far, problem, inside))
     # Of very many tasks, only the level that is chosen gets accurate models: see `with_accurate_models`.
-    tol = ROUND_TOL if is_vast(problem.loss.n_tasks, problem.loss.n_features) else RESULT_TOL
-    learn = partial(learn_neighbours, problem.loss, groups=problem.groups, seed=seed, tol=tol)
+    tol = ROUND_TOL if problem.sizes.is_vast(problem.loss.n_tasks, problem.loss.n_features) else RESULT_TOL
+    learn = partial(learn_neighbours, problem.loss, groups=problem.groups, seed=seed, tol=tol, sizes=problem.sizes)
     dense = learn(start, propose=propose, rounds=rounds, renewed=renewed, journal=inside)
     sparser = []
     for number, share in enumerate(_PER_TASK):
@@ -78,15 +77,15 @@ def learn_by_samples(
 
 def _shown(problem: ScaledProblem, graph: Neighbours) -> Neighbours:
     """Few tasks: leverage only where an edge is likely enough, averaged over all trees, to be shown."""
-    n, p = problem.loss.n_tasks, problem.loss.n_features
-    if n > _TREE_TASKS or not len(graph.edges):
+    n = problem.loss.n_tasks
+    if n > problem.sizes.tree_average or not len(graph.edges):
         return graph
     main = problem.groups == np.bincount(problem.groups).argmax()
     pairs = np.column_stack(np.triu_indices(n, 1))
     place = np.searchsorted(pairs @ [n, 1], np.sort(graph.edges, axis=1) @ [n, 1])
     values = np.bincount(place, graph.edge_values, len(pairs))
     hub = np.where(main, _BESIDE_TREES * problem.hub, problem.hub)
-    model = EvidenceModel(problem.loss, pairs, np.ones(p), hub)
+    model = problem.model(pairs, hub)
     likely = average_over_trees(model, graph.coefficients, values, values / values.max(), main)
     shown = largest_expected_f1(likely)[place]
     return replace(graph, leverage=np.where(shown, np.maximum(likely[place], 2 * _LEVERAGE), 0.0))
@@ -123,16 +122,16 @@ def _graph_so_far(problem: ScaledProblem, journal: Journal) -> list[GraphFit]:
     return [] if state is None else [_neighbour_fit(problem, Neighbours(**state), "interrupted")]
 
 
-def with_accurate_models(fit: GraphFit, loss: LeastSquares) -> GraphFit:
+def with_accurate_models(fit: GraphFit, loss: LeastSquares, sizes: Sizes = SIZES) -> GraphFit:
     """The fit with the models of its graph to the accuracy of a result, where there are very many tasks."""
-    if not is_vast(loss.n_tasks, loss.n_features) or not len(fit.edges):
+    if not sizes.is_vast(loss.n_tasks, loss.n_features) or not len(fit.edges):
         return fit
-    problem = ScaledProblem.beside(fit.weighed(loss), fit)
-    models = solves_for(problem.loss).models(problem.neighbours_of(fit))
+    problem = ScaledProblem.beside(fit.weighed(loss), fit, sizes)
+    models = solves_for(problem.loss, sizes).models(problem.neighbours_of(fit))
     return replace(fit, coefficients=problem.outside(models))
 
 
-def graph_evidence(loss: LeastSquares, fit: GraphFit, **options: int) -> SampledEvidence:
+def graph_evidence(loss: LeastSquares, fit: GraphFit, sizes: Sizes = SIZES, **options: int) -> SampledEvidence:
     """The sampled evidence of a learned graph, on the scale of the value of the hub's fit.
 
     The rounds need no value, only ratios of expectations, and it would add a tenth to their time, so that graphs of
@@ -148,7 +147,7 @@ def graph_evidence(loss: LeastSquares, fit: GraphFit, **options: int) -> Sampled
         ``n_probes``, ``n_samples`` and ``seed`` of :func:`ggmtl.evidence.sampled_evidence`.
     """
     coupling = fit.coupling if len(fit.edges) else np.ones(loss.n_features)
-    model = EvidenceModel(fit.weighed(loss), fit.edges, coupling, fit.hub)
+    model = EvidenceModel(fit.weighed(loss), fit.edges, coupling, fit.hub, sizes=sizes)
     return sampled_evidence(model, fit.edge_values, coefficients=fit.coefficients, **options)
 
 
@@ -166,7 +165,7 @@ def clusters_of_many(problem: ScaledProblem, dense: Neighbours, any_pair: bool) 
         Whether clusters may join tasks that are no edge of `dense`.
     """
     loss = problem.loss
-    model = EvidenceModel(loss, dense.edges, np.ones(loss.n_features), problem.hub)
+    model = problem.model(dense.edges, problem.hub)
     alone = hub_evidence(loss, problem.hub, model.ridge).value
     best, models = None, dense.coefficients
     for _ in range(_CLUSTER_SEARCHES):
@@ -176,8 +175,3 @@ def clusters_of_many(problem: ScaledProblem, dense: Neighbours, any_pair: bool) 
             break
         best, models = found, found.coefficients
     return best
-
-
-def clusters_are_sought(n: int, p: int) -> bool:
-    """Whether so many tasks of so many coefficients have a level of clusters."""
-    return n * p * p <= CLUSTER_NUMBERS

@@ -63,9 +63,8 @@ def sampled_prior_terms(
             resistance += coupling * len(columns) * (1.0 / pull[i] + 1.0 / pull[j])
             trace[columns] = (1.0 / pull).sum() * (1.0 - 1.0 / n)
             continue
-        system = TaskSystem(
-            np.zeros((n, 1, 1)), model.edges, edge_values, np.array([coupling]), np.zeros(1), np.array(hub)
-        )
+        none, one, shift = np.zeros((n, 1, 1)), np.array([coupling]), np.array(hub)
+        system = TaskSystem(none, model.edges, edge_values, one, np.zeros(1), shift, sizes=model.sizes)
         solution = prepare(system).solve(posterior_noise(system, n_samples, random), tol=tol)
         samples = solution.require(2 * tol).value[:, 0]
         for rows in chunks(len(i), 4 * n_samples):

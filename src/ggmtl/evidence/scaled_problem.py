@@ -13,14 +13,13 @@ from scipy import sparse
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from ggmtl.bilevel.level import GraphFit, Settings
+from ggmtl.evidence.dense import EvidenceModel
 from ggmtl.evidence.edge_steps import spread_over_edges
 from ggmtl.evidence.sampled_edges import Neighbours
 from ggmtl.evidence.strengths import group_labels
 from ggmtl.graph.candidates import CandidateEdges
+from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import LeastSquares
-
-# Numbers in the models of all tasks beyond which these stand in an order that follows the graph.
-VAST_NUMBERS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,8 @@ class ScaledProblem:
         Zero for slopes, one for the intercept.
     order : array of int, shape (n,), optional
         Tasks in the order in which they stand in `loss`.
+    sizes : Sizes
+        Which way of computing is taken.
     """
 
     loss: LeastSquares
@@ -44,6 +45,7 @@ class ScaledProblem:
     unit: np.ndarray
     groups: np.ndarray
     order: np.ndarray | None = None
+    sizes: Sizes = SIZES
 
     @classmethod
     def of(
@@ -54,14 +56,19 @@ class ScaledProblem:
         typical = float(np.exp(np.log(hub.hub[slopes]).mean())) if slopes.any() else 1.0
         unit = np.where(slopes, np.sqrt(hub.hub / typical), 1.0)
         # Exactly equal strengths: coordinates that share one share what is computed from it.
-        return cls(_scaled(loss, unit, order), np.where(slopes, typical, hub.hub), unit, np.where(slopes, 0, 1), order)
+        strengths, groups = np.where(slopes, typical, hub.hub), np.where(slopes, 0, 1)
+        return cls(_scaled(loss, unit, order), strengths, unit, groups, order, settings.sizes)
 
     @classmethod
-    def beside(cls, loss: LeastSquares, fit: GraphFit) -> ScaledProblem:
+    def beside(cls, loss: LeastSquares, fit: GraphFit, sizes: Sizes = SIZES) -> ScaledProblem:
         """In the coordinates in which Λ = 1 along the edges of a fit, its tasks near one another."""
-        unit, order = np.sqrt(fit.coupling / fit.coupling.max()), order_of(loss, fit.edges)
+        unit, order = np.sqrt(fit.coupling / fit.coupling.max()), order_of(loss, fit.edges, sizes)
         groups = np.zeros(len(unit), dtype=np.int64)
-        return cls(_scaled(loss, unit, order), fit.hub / unit**2, unit, groups, order)
+        return cls(_scaled(loss, unit, order), fit.hub / unit**2, unit, groups, order, sizes)
+
+    def model(self, edges: np.ndarray, hub: np.ndarray) -> EvidenceModel:
+        """The evidence of edges and hub strengths, with Λ = 1."""
+        return EvidenceModel(self.loss, edges, np.ones(self.loss.n_features), hub, sizes=self.sizes)
 
     def first_neighbours(self, candidates: CandidateEdges) -> Neighbours:
         """Equal edges that take over most of what the hub did to the slopes."""
@@ -134,14 +141,9 @@ def _scaled(loss: LeastSquares, unit: np.ndarray, order: np.ndarray | None) -> L
     return loss.scaled(unit) if order is None else loss.scaled(unit, order)
 
 
-def is_vast(n_tasks: int, n_features: int) -> bool:
-    """Whether the models of all tasks together overflow the caches."""
-    return n_tasks * n_features >= VAST_NUMBERS
-
-
-def order_of(loss: LeastSquares, edges: np.ndarray) -> np.ndarray | None:
+def order_of(loss: LeastSquares, edges: np.ndarray, sizes: Sizes = SIZES) -> np.ndarray | None:
     """Where to put very many tasks: side by side with their neighbours. A loss on a device is left as it lies."""
-    if not is_vast(loss.n_tasks, loss.n_features) or not isinstance(loss, LeastSquares):
+    if not sizes.is_vast(loss.n_tasks, loss.n_features) or not isinstance(loss, LeastSquares):
         return None
     return near_in_memory(edges, loss.n_tasks)
 

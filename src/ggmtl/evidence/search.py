@@ -16,7 +16,7 @@ from ggmtl.bilevel.level import GraphFit, Settings
 from ggmtl.evidence.dense import EvidenceModel
 from ggmtl.evidence.edge_steps import STEPS, EvidenceResult, learn_edges
 from ggmtl.evidence.sampled_edges import RENEWED, ROUNDS, Propose
-from ggmtl.evidence.sampled_search import WARM_ROUNDS, clusters_are_sought, clusters_of_many, learn_by_samples
+from ggmtl.evidence.sampled_search import WARM_ROUNDS, clusters_of_many, learn_by_samples
 from ggmtl.evidence.scaled_problem import ScaledProblem, order_of
 from ggmtl.evidence.selection import GraphChoice, ranked_list, select_graph
 from ggmtl.graph.candidates import KNN, CandidateEdges, Candidates, Complete
@@ -24,8 +24,6 @@ from ggmtl.runtime.journal import Journal
 from ggmtl.solve.solvers import prepare
 from ggmtl.statistics.least_squares import LeastSquares
 
-# Largest n·p for which graphs are compared by exact evidence.
-EXACT_SIZE = 640
 # Nats by which a graph must beat the hub, its description paid, to be believed without a vote: odds of twenty to one.
 _MARGIN = 3.0
 # Edges per task of the sparser graphs along the path.
@@ -72,10 +70,10 @@ def learn_by_evidence(
         return [nothing]
     rule = settings.candidates
     # Rules that name single tasks look them up in their own order.
-    order = None if len(rule.must_link) or len(rule.forbid) else order_of(loss, candidates.edges)
+    order = None if len(rule.must_link) or len(rule.forbid) else order_of(loss, candidates.edges, settings.sizes)
     problem = ScaledProblem.of(loss, settings, hub, order)
     any_pair = _any_pair(settings.candidates)
-    if loss.n_tasks * loss.n_features <= EXACT_SIZE:
+    if loss.n_tasks * loss.n_features <= settings.sizes.exact_evidence:
         return _by_exact_evidence(problem, settings, candidates, nothing, any_pair, journal)
     first = problem.first_neighbours(candidates) if start is None else problem.neighbours_of(start)
     rounds = min(settings.max_iter, ROUNDS if start is None else WARM_ROUNDS)
@@ -85,7 +83,7 @@ def learn_by_evidence(
         return propose(models / problem.unit, edges, problem.order)
 
     dense, graphs = learn_by_samples(problem, first, again, rounds, renewed, seed, journal)
-    if not clusters_are_sought(loss.n_tasks, loss.n_features):
+    if loss.n_tasks * loss.n_features**2 > settings.sizes.clusters:
         return graphs
     clusters = clusters_of_many(problem, dense, any_pair)
     if clusters is None:
@@ -104,7 +102,7 @@ def _by_exact_evidence(
     journal: Journal,
 ) -> list[GraphFit]:
     groups, fixed = problem.groups, candidates.fixed
-    model = EvidenceModel(problem.loss, candidates.edges, np.ones(len(problem.unit)), problem.hub)
+    model = problem.model(candidates.edges, problem.hub)
     journal.note("graphs", partial(_graph_so_far, journal, model, fixed, problem))
     learned = learn_edges(
         model.loss,
@@ -160,7 +158,7 @@ def _graph_so_far(journal: Journal, model: EvidenceModel, fixed: np.ndarray, pro
     if learned is None:
         return []
     values = np.where(fixed, np.maximum(learned.edge_values, np.median(learned.edge_values)), learned.edge_values)
-    system = EvidenceModel(model.loss, model.edges, model.coupling, learned.hub).system(values)
+    system = replace(model, hub=learned.hub).system(values)
     start = learned.evidence.coefficients
     coefficients = prepare(system).solve(model.loss.moment, start=start, tol=1e-9).require(1e-6).value
     told = np.where(fixed | (learned.leverage > 0.1), np.maximum(learned.leverage, fixed), 0.0)

@@ -31,8 +31,6 @@ from ggmtl.graph.candidates import KNN, Complete
 from ggmtl.runtime.journal import Journal
 from ggmtl.statistics.least_squares import LeastSquares
 
-# Single coefficients are compared among at most so many tasks.
-COORDINATE_TASKS = 2000
 # Pull of all edges of a task on a coefficient that need not be shared, in units of its noise.
 _PULL = 0.3
 
@@ -53,7 +51,7 @@ def learn_by_coordinates(
     """
     graphs = learn_by_evidence(loss, replace(settings, penalty="squared_l2"), propose, hub, seed, journal, start)
     near = next((fit for fit in graphs if fit.supported), graphs[-1])
-    if loss.n_tasks > COORDINATE_TASKS or len(settings.candidates.must_link):
+    if loss.n_tasks > settings.sizes.single_coefficients or len(settings.candidates.must_link):
         return [_with_l1(near, loss, settings)]
     # Where evidence is only sampled, its value is not known.
     rival = max(hub.value - near.value, 0.0) if np.isfinite(near.value) else 0.0

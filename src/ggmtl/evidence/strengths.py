@@ -13,6 +13,7 @@ import numpy as np
 from scipy.optimize import OptimizeResult, minimize
 
 from ggmtl.evidence.hub import HubEvidence, hub_evidence
+from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import LeastSquares
 
 # Strengths are sought between these multiples of the mean number of rows of a task: beyond them, in scaled
@@ -30,8 +31,6 @@ _NATS = 0.05
 _LEAST_CURVATURE = 0.1
 # Largest change of a log strength in one search.
 _WINDOW = 2.0
-# Strengths are those of the population: so many tasks, drawn once, say what they are to a few percent.
-_SAMPLE_TASKS = 1500
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,9 @@ def learn_hub(
     return HubStrength(hub, hub_evidence(loss, hub, ridge), int(found.nit), bool(found.success))
 
 
-def learn_hub_by_feature(loss: LeastSquares, slopes: np.ndarray, start: np.ndarray | None = None) -> HubStrength:
+def learn_hub_by_feature(
+    loss: LeastSquares, slopes: np.ndarray, start: np.ndarray | None = None, sizes: Sizes = SIZES
+) -> HubStrength:
     """One strength per coefficient, drawn to one another as much as the data say.
 
     The precision s of the slopes' hyper-prior is the one of highest evidence once the strengths are integrated out
@@ -131,7 +132,7 @@ def learn_hub_by_feature(loss: LeastSquares, slopes: np.ndarray, start: np.ndarr
     start : array of shape (p,), optional
         Strengths of much the same rows, near which the search begins.
     """
-    sample = _sample(loss)
+    sample = _sample(loss, sizes.hub_sample)
     if slopes.sum() < 2:
         best = learn_hub(sample, (~slopes).astype(np.int64), start=start)
     else:
@@ -155,12 +156,12 @@ def _by_shrinkage(loss: LeastSquares, slopes: np.ndarray, start: np.ndarray) -> 
     return search(start=best, shrinkage=chosen, nats=1e-3 * _NATS)
 
 
-def _sample(loss: LeastSquares) -> LeastSquares:
+def _sample(loss: LeastSquares, most: int) -> LeastSquares:
     """Some of very many tasks, of those that have rows; the same ones every time."""
     present = np.flatnonzero(loss.count > 0)
-    if len(present) <= _SAMPLE_TASKS:
+    if len(present) <= most:
         return loss
-    return loss.of_tasks(np.sort(np.random.default_rng(0).choice(present, _SAMPLE_TASKS, replace=False)))
+    return loss.of_tasks(np.sort(np.random.default_rng(0).choice(present, most, replace=False)))
 
 
 def _determined(evidence: HubEvidence, hub: np.ndarray, n_tasks: int) -> np.ndarray:

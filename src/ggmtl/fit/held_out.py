@@ -19,9 +19,6 @@ from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 logger = logging.getLogger("ggmtl")
 Learner = Callable[..., dict[str, GraphFit]]
 
-# Numbers in the matrices of all tasks beyond which one fold in place of several is held out.
-LARGE_NUMBERS = 1 << 18
-
 
 @dataclass(frozen=True)
 class FoldErrors:
@@ -62,11 +59,6 @@ class FoldErrors:
         units = centred.sum(axis=1) if centred.shape[2] > 1 else centred[:, :, 0]
         size = max(units.shape[1] - 1, 1)
         return np.sqrt((units**2).sum(axis=1) * units.shape[1] / size) / self.count.sum()
-
-
-def is_large(n_tasks: int, n_features: int) -> bool:
-    """Whether there are so many tasks that one fold held out says all that there is to know about their mean error."""
-    return n_tasks * n_features**2 > LARGE_NUMBERS
 
 
 def cross_validate(

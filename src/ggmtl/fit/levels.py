@@ -137,7 +137,7 @@ def hub_level(
     if start is not None:
         found = hub_evidence(loss, start.hub)
         return replace(start, coefficients=found.coefficients, value=found.value)
-    learned = learn_hub_by_feature(loss, settings.slopes, near)
+    learned = learn_hub_by_feature(loss, settings.slopes, near, settings.sizes)
     found, status = learned.evidence, "converged" if learned.converged else "flat"
     fit = _without_edges("hub", loss, settings, learned.hub, found.coefficients, found.value)
     return replace(fit, iterations=learned.iterations, status=status, history=(found.value,))

@@ -9,9 +9,10 @@ import numpy as np
 
 from ggmtl.bilevel.level import Settings
 from ggmtl.evidence.task_noise import task_precisions
-from ggmtl.fit.held_out import FoldErrors, errors_on, fold_name, is_large
+from ggmtl.fit.held_out import FoldErrors, errors_on, fold_name
 from ggmtl.fit.levels import simple_levels, weighed_hub
 from ggmtl.runtime.journal import Journal
+from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 
 logger = logging.getLogger("ggmtl")
@@ -27,14 +28,15 @@ def with_noise(folded: FoldedLoss, settings: Settings, journal: Journal) -> Sett
     if settings.noise != "auto":
         return settings
     part = folded.parts[0]
-    asked = settings.hub and part.n_tasks > 1 and folded.scored and not is_large(part.n_tasks, part.n_features)
+    large = settings.sizes.is_large(part.n_tasks, part.n_features)
+    asked = settings.hub and part.n_tasks > 1 and folded.scored and not large
     own = bool(asked) and journal.once("noise", lambda: _differs(folded, settings, journal))
     return replace(settings, noise="per_task" if own else "common")
 
 
-def noise_ratios(hub: np.ndarray, loss: LeastSquares) -> np.ndarray | None:
+def noise_ratios(hub: np.ndarray, loss: LeastSquares, sizes: Sizes = SIZES) -> np.ndarray | None:
     """σ_i²/σ² of every task beside models drawn to the hub as given, shape (n,); None where all are alike."""
-    if loss.n_tasks == 1 or is_large(loss.n_tasks, loss.n_features):
+    if loss.n_tasks == 1 or sizes.is_large(loss.n_tasks, loss.n_features):
         return None
     unit = max(float(loss.count.mean()), 1.0)
     precisions = task_precisions(loss, np.clip(hub, 1e-6 * unit, 1e6 * unit))

@@ -16,10 +16,11 @@ import numpy as np
 from ggmtl.bilevel.level import GraphFit, Settings
 from ggmtl.evidence.sampled_search import with_accurate_models
 from ggmtl.fit.family import Family, by_name, choose, last_graph
-from ggmtl.fit.held_out import FoldErrors, Learner, cross_validate, errors_of, errors_on, fold_name, is_large
+from ggmtl.fit.held_out import FoldErrors, Learner, cross_validate, errors_of, errors_on, fold_name
 from ggmtl.fit.levels import learn_levels, learn_pooled, with_graphs
 from ggmtl.fit.noise_choice import with_noise
 from ggmtl.runtime.journal import Journal
+from ggmtl.runtime.sizes import Sizes
 from ggmtl.statistics.least_squares import FoldedLoss, single_rows
 
 logger = logging.getLogger("ggmtl")
@@ -50,7 +51,7 @@ def fit_path(
         learn_levels, settings=settings, task_names=task_names, criterion=criterion, choose_entropy=choose_entropy
     )
     free = not len(settings.candidates.must_link)
-    if settings.hub and free and is_small(folded) and single_rows(folded.total):
+    if settings.hub and free and is_small(folded, settings.sizes) and single_rows(folded.total):
         # A task that departs from the others cannot be told from a noisy row.
         learn = partial(learn_pooled, settings=settings)
     elif criterion == "evidence":
@@ -58,7 +59,7 @@ def fit_path(
     logger.info("learning %d tasks by %s", len(task_names), criterion)
     inside, first, errors = journal.inside("levels"), None, None
     try:
-        if criterion == "evidence" and not is_small(folded) and folded.scored:
+        if criterion == "evidence" and not is_small(folded, settings.sizes) and folded.scored:
             folded, first, errors = _first_fold(folded, learn, journal)
             logger.info("a fold held out is scored; learning from all rows")
         levels = journal.once("levels", lambda: learn(folded, journal=inside, start=first))
@@ -83,14 +84,14 @@ def fit_path(
     else:
         chosen = choose(levels, errors, linked=len(settings.candidates.must_link) > 0)
     if criterion == "evidence" and settings.penalty == "squared_l2":
-        levels = levels | {chosen: with_accurate_models(levels[chosen], folded.total)}
+        levels = levels | {chosen: with_accurate_models(levels[chosen], folded.total, settings.sizes)}
     journal.save(finished=whole)
     return (Family.choosing if whole else _interrupted)(levels, errors, chosen, criterion)
 
 
-def is_small(folded: FoldedLoss) -> bool:
+def is_small(folded: FoldedLoss, sizes: Sizes) -> bool:
     """Whether there are few enough tasks for every fold to be held out."""
-    return not is_large(folded.parts[0].n_tasks, folded.parts[0].n_features)
+    return not sizes.is_large(folded.parts[0].n_tasks, folded.parts[0].n_features)
 
 
 def _with_edges(

@@ -18,13 +18,10 @@ from sklearn.neighbors import NearestNeighbors
 from ggmtl import kernels
 from ggmtl.data.labels import locate_tasks
 from ggmtl.errors import InputError, ParameterError, did_you_mean
+from ggmtl.runtime.sizes import SIZES, Sizes
 
 DEFAULT_NEIGHBOURS = 10
-# Up to this many tasks all pairs are fewer than what the models' noise would make neighbours pick anyway.
-SMALL_TASKS = 60
-# Up to this many tasks neighbours are exact. Beyond, they are sought among the neighbours of neighbours, at first those
-# of a tree in the leading directions: time then grows with the number of tasks, not with its square.
-EXACT_TASKS = 3000
+# Many tasks: neighbours of neighbours are searched, starting from those of a tree in the leading directions.
 _TREE_DIRECTIONS, _FIRST_SWEEPS = 5, 3
 
 # ``search(points, k, near)``: as :func:`near_pairs`.
@@ -108,7 +105,7 @@ class KNN(Candidates):
 
     def _pairs(self, models, task_names, search):
         n = len(models)
-        k = _check_neighbours(self.k) if self.k is not None else (n - 1 if n <= SMALL_TASKS else DEFAULT_NEIGHBOURS)
+        k = _check_neighbours(self.k) if self.k is not None else (n - 1 if n <= SIZES.all_pairs else DEFAULT_NEIGHBOURS)
         return _neighbours(models, k, search)
 
 
@@ -242,12 +239,12 @@ def near_pairs(points: np.ndarray, k: int, near: np.ndarray | None = None) -> np
     return pairs[pairs[:, 0] != pairs[:, 1]]
 
 
-def nearest(points: np.ndarray, k: int, near: np.ndarray | None = None) -> np.ndarray:
+def nearest(points: np.ndarray, k: int, near: np.ndarray | None = None, sizes: Sizes = SIZES) -> np.ndarray:
     """The `k` nearest of every point, shape (n, k); a point itself where no other was found.
 
-    Exact up to ``EXACT_TASKS`` points. Beyond, among the neighbours of neighbours in the edges `near`.
+    Exact up to ``sizes.exact_neighbours`` points. Beyond, among the neighbours of neighbours in the edges `near`.
     """
-    if len(points) <= EXACT_TASKS:
+    if len(points) <= sizes.exact_neighbours:
         return NearestNeighbors(n_neighbors=k).fit(points).kneighbors(return_distance=False)
     return _approximate_neighbours(points, k, near)
 

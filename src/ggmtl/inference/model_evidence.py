@@ -22,7 +22,7 @@ def evidence_of(state: FittedState, n_probes: int, seed: int) -> LevelEvidence:
         # Tasks that were added later were solved with the others fixed; the evidence is that of a joint solve.
         fit = refit(fit, loss, state.settings)
     hub = fit.hub if fit.name == "hub" else hub_alone(state, fit, loss)
-    return level_evidence(fit, loss, hub, n_probes=n_probes, seed=seed)
+    return level_evidence(fit, loss, hub, n_probes=n_probes, seed=seed, sizes=state.settings.sizes)
 
 
 def check_evidence(family: Family, penalty: str) -> None:

@@ -30,15 +30,12 @@ from ggmtl.solve.solvers import ConjugateGradient
 from ggmtl.solve.system import TaskSystem
 from ggmtl.statistics.least_squares import LeastSquares
 
-# Up to this many coefficients in all, A is inverted.
-EXACT_SIZE = 3000
 # Degrees of freedom from which a residual variance is worth having.
 _ENOUGH = 20.0
 # Condition of a task's matrix up to which its inverse tells its residuals.
 _WELL_CONDITIONED = 1e6
-# The largest part of a graph that is inverted. Where one is larger: how many random signs in all tell the rest well
-# enough, the most draws of them, and the relative residual of their solves.
-_PART_SIZE = 1000
+# Where a component of the graph is too large to be inverted: how many random signs in all give the trace well enough,
+# the most draws of them, and the relative residual of their solves.
 _SIGNS, _MOST_DRAWS, _DRAW_TOL = 20_000, 8, 1e-2
 # Steps after which a preconditioner that knows the graph takes over.
 _TRIAL = 400
@@ -128,7 +125,7 @@ def noise_taken(system: TaskSystem, gram: np.ndarray) -> float:
     """tr(A⁻¹G) for the block-diagonal G of all rows; exact where every part of the graph is small enough."""
     parts = parts_of(system)
     n, p = system.shape
-    if n * p > EXACT_SIZE or max(map(len, parts)) * p > _PART_SIZE:
+    if n * p > system.sizes.exact_covariance or max(map(len, parts)) * p > system.sizes.exact_component:
         return _estimated(system, gram)
     inside, answer = 0.0, np.zeros_like(system.gram)
     for part, own in zip(parts, systems_of(system, parts)):

@@ -20,7 +20,7 @@ from scipy.linalg import cho_factor, cho_solve
 from ggmtl.bilevel.inner import InnerProblem
 from ggmtl.bilevel.level import GraphFit, Settings, present_problem
 from ggmtl.design.scaling import Scaling
-from ggmtl.inference.noise_variance import EXACT_SIZE, HeldOut, floored, honest_noise, squared_noise
+from ggmtl.inference.noise_variance import HeldOut, floored, honest_noise, squared_noise
 from ggmtl.solve.solvers import prepare
 from ggmtl.solve.system import Curvature, TaskSystem
 from ggmtl.statistics.least_squares import LeastSquares
@@ -103,7 +103,7 @@ def posterior_of(
 ) -> Posterior:
     """Posterior of all models on the given rows.
 
-    Exact without edges and where all models together have at most ``EXACT_SIZE`` coefficients; else each block is
+    Exact without edges and up to ``sizes.exact_covariance`` coefficients in all models together; else each block is
 
         (A⁻¹)_ii = D_i⁻¹ + E δδᵀ ,     δ = z_i − D_i⁻¹(Az)_i ,     z ~ N(0, A⁻¹) ,
 
@@ -126,7 +126,7 @@ def _blocks(system: TaskSystem, n_samples: int, seed: int) -> tuple[np.ndarray, 
     n, p = system.shape
     if not len(system.edges):
         return _hub_blocks(system), True
-    if n * p <= EXACT_SIZE:
+    if n * p <= system.sizes.exact_covariance:
         return _dense_blocks(system), True
     return _sampled_blocks(system, n_samples, seed), False
 

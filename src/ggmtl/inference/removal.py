@@ -22,6 +22,7 @@ from ggmtl.bilevel.inner import InnerProblem, solve_inner
 from ggmtl.bilevel.level import GraphFit, Settings, present_problem
 from ggmtl.fit.levels import pooled_level
 from ggmtl.kernels import one_blas_thread
+from ggmtl.runtime.sizes import SIZES
 from ggmtl.solve.components import Factors
 from ggmtl.solve.solvers import prepare
 from ggmtl.solve.system import TaskSystem, edge_between
@@ -34,10 +35,6 @@ _MODEL_TOL, _ROBUST_TOL = 1e-11, 3e-8
 _CHANGE_TOL = 1e-8
 # The error of S' is the square of this residual.
 _COVARIANCE_TOL = 1e-3
-# From so many tasks on, S' comes from at least so many that are near. Measured with 100 to 400 near tasks out of 3,600
-# to 30,000, also where links are so strong that a solve takes 200 steps: variances are low by at most 0.2 %, and the
-# change of the two models is off by at most 0.2 %. With the two tasks alone, variances are low by up to 30 %.
-NEAR_TASKS = 300
 
 
 @dataclass(frozen=True)
@@ -61,11 +58,11 @@ class TrainedModels:
     values: np.ndarray
     models: np.ndarray
     factors: Factors | None = None
-    near: int = NEAR_TASKS
+    near: int = SIZES.near_tasks
 
     @classmethod
     def of(
-        cls, fit: GraphFit, loss: LeastSquares, settings: Settings, copies: int = 1, near: int = NEAR_TASKS
+        cls, fit: GraphFit, loss: LeastSquares, settings: Settings, copies: int = 1, near: int = SIZES.near_tasks
     ) -> TrainedModels:
         """The fit's graph with the models of these rows; `copies` such factors are kept at the same time, 0: none."""
         problem, values = present_problem(fit, loss, settings)
@@ -189,7 +186,7 @@ class EdgeRemovals:
         source: Any = None,
         *,
         closed_form: bool = True,
-        near: int = NEAR_TASKS,
+        near: int = SIZES.near_tasks,
     ):
         self.fit, self.source, self.held_out = fit, source, bool(folded.scored)
         copies = len(folded.scored) + 1 if closed_form else 0
@@ -231,7 +228,7 @@ def difference_covariance(system: TaskSystem, i: int, j: int) -> np.ndarray:
     return 0.5 * (covariance + covariance.T)
 
 
-def near_tasks(system: TaskSystem, i: int, j: int, least: int = NEAR_TASKS) -> tuple[np.ndarray, TaskSystem]:
+def near_tasks(system: TaskSystem, i: int, j: int, least: int = SIZES.near_tasks) -> tuple[np.ndarray, TaskSystem]:
     """The tasks within so many links of i or j that they are at least `least`, and A on these.
 
     They are all tasks that are connected to the two where those are fewer. All others and the common model are held.

@@ -6,7 +6,6 @@ import numpy as np
 
 from ggmtl.data.labels import locate_tasks
 from ggmtl.fit import noise_choice
-from ggmtl.fit.held_out import is_large
 from ggmtl.fit.state import FittedState
 from ggmtl.inference.noise_variance import HeldOut
 from ggmtl.inference.posterior import Posterior, noise_of, posterior_of
@@ -41,7 +40,7 @@ def noise_ratios(state: FittedState, folded: FoldedLoss | None = None) -> np.nda
         if state.settings.noise == "common":
             return None
         total = (folded or state.folded()).total
-        found = noise_choice.noise_ratios(fit.hub, total)
+        found = noise_choice.noise_ratios(fit.hub, total, state.settings.sizes)
         # A task without rows is as noisy as the mean of all.
         return None if found is None else np.where(total.count > 0, found, 1.0)
 
@@ -68,7 +67,7 @@ def standard_errors(state: FittedState) -> np.ndarray:
 def _posterior(state: FittedState) -> Posterior:
     state.rows("return_std=True")
     folded, fit = state.folded(), state.level
-    with verbose_logging(int(is_large(*fit.coefficients.shape))):
+    with verbose_logging(int(state.settings.sizes.is_large(*fit.coefficients.shape))):
         logger.info("standard errors of %d tasks, once for this model", len(state.task_names))
         joint = posterior_of(fit, folded.total, state.settings, held_out=_held_out_error(state, folded))
     ratios = noise_ratios(state)

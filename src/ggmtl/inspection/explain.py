@@ -14,7 +14,6 @@ import numpy as np
 from ggmtl.data.frames import plain
 from ggmtl.data.labels import locate_tasks
 from ggmtl.errors import InputError, ParameterError, did_you_mean
-from ggmtl.evidence.scaled_problem import is_vast
 from ggmtl.fit.state import FittedState, state_of
 from ggmtl.inference.posterior import user_units
 from ggmtl.inference.removal import EdgeEffect, EdgeRemovals
@@ -202,7 +201,7 @@ def removals_of(state: FittedState) -> EdgeRemovals:
 
     def prepare() -> EdgeRemovals:
         statistics, fit = state.rows("explain_edge"), state.level
-        with verbose_logging(int(is_vast(*fit.coefficients.shape))):
+        with verbose_logging(int(state.settings.sizes.is_vast(*fit.coefficients.shape))):
             logger.info("explaining edges: solving for %d tasks, once for this model", len(fit.coefficients))
             folded = state.folded()
             noise_variance(state, folded)

@@ -19,6 +19,7 @@ from scipy import sparse
 from ggmtl.errors import check_choice, require
 from ggmtl.kernels import reference
 from ggmtl.kernels.reference import Cycle, Operator
+from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.runtime.threads import number_of_threads, one_blas_thread, over_tasks
 
 __all__ = [
@@ -41,8 +42,6 @@ __all__ = [
 
 # Signs of so many edges are held at a time where they are not made one by one.
 _NOISE_NUMBERS = 1 << 20
-# Conjugate gradients on matrices of so many numbers are worth more than one thread.
-SHARED_NUMBERS = 1 << 22
 
 
 def available() -> tuple[str, ...]:
@@ -136,7 +135,9 @@ def neighbour_lists(edges: np.ndarray, weights: np.ndarray, n: int) -> tuple[np.
     return _kernels().neighbour_lists(_input(edges, np.int64), _input(weights), n)
 
 
-def add_edge_noise(out: np.ndarray, edges: np.ndarray, weights: np.ndarray, scale: np.ndarray, seed: int) -> None:
+def add_edge_noise(
+    out: np.ndarray, edges: np.ndarray, weights: np.ndarray, scale: np.ndarray, seed: int, sizes: Sizes = SIZES
+) -> None:
     """Add Σ_e b_e √w_e ε_e ∘ scale to `out` (n, q), in place; ε_e are q random signs of edge e, b_e = d_i − d_j.
 
     What is added has the covariance L ⊗ diag(scale²). Signs follow from `seed` and the number of the edge alone, so
@@ -159,7 +160,7 @@ def add_edge_noise(out: np.ndarray, edges: np.ndarray, weights: np.ndarray, scal
     def rows_of(first: int, last: int) -> None:
         form.edge_noise_rows(*lists, root, scale, seed, out, first, last)
 
-    over_tasks(rows_of, n, len(edges) * len(scale))
+    over_tasks(rows_of, n, len(edges) * len(scale), sizes.threads)
 
 
 def nearest_in_neighbourhood(points: np.ndarray, start: np.ndarray, neighbour: np.ndarray, k: int) -> np.ndarray:
@@ -215,12 +216,12 @@ def sparse_product(matrix: sparse.csr_array, columns: np.ndarray) -> np.ndarray:
     return out
 
 
-def is_shared(n_numbers: int) -> bool:
+def is_shared(n_numbers: int, sizes: Sizes = SIZES) -> bool:
     """Whether conjugate gradients on matrices of so many numbers take passes that threads share, one block at a time.
 
     Such passes wait for memory, so block-Jacobi may then come in float32.
     """
-    return _kernels() is not reference and n_numbers >= SHARED_NUMBERS
+    return _kernels() is not reference and n_numbers >= sizes.shared_passes
 
 
 def conjugate_gradient(
@@ -231,12 +232,13 @@ def conjugate_gradient(
     goal: float,
     max_iter: int,
     patience: int,
+    sizes: Sizes = SIZES,
 ) -> int:
     """Preconditioned conjugate gradients in place (C-contiguous float64 `value` and `residual`); number of steps."""
     form, arguments = _kernels(), (value, residual, float(goal), int(max_iter), int(patience))
-    if not len(cycle.levels) and is_shared(operator.gram.size):
+    if not len(cycle.levels) and is_shared(operator.gram.size, sizes):
         inverse = _input(cycle.inverse, cycle.inverse.dtype)
-        return _shared_conjugate_gradient(form, _inputs(operator), inverse, *arguments)
+        return _shared_conjugate_gradient(form, _inputs(operator), inverse, *arguments, sizes.threads)
     return form.conjugate_gradient(_inputs(operator), _inputs(cycle), *arguments)
 
 
@@ -268,6 +270,7 @@ def _shared_conjugate_gradient(
     goal: float,
     max_iter: int,
     patience: int,
+    least: int,
 ) -> int:
     """Conjugate gradients with block-Jacobi, every pass over the tasks shared among threads.
 
@@ -278,7 +281,7 @@ def _shared_conjugate_gradient(
     correction, image = np.empty_like(value), np.empty_like(value)
 
     def total(function: Any, *arguments: Any) -> Any:
-        parts = over_tasks(lambda first, last: function(*arguments, first, last), n, size)
+        parts = over_tasks(lambda first, last: function(*arguments, first, last), n, size, least)
         return np.sum(parts, axis=0)
 
     image[:] = 0.0
@@ -298,6 +301,7 @@ def _shared_conjugate_gradient(
         best, since_best = (norm, 0) if norm < 0.99 * best else (best, since_best + 1)
         if since_best >= patience:
             break
-        over_tasks(lambda a, b, beta=following / product: form.direct_rows(beta, correction, direction, a, b), n, size)
+        beta = following / product
+        over_tasks(lambda a, b, beta=beta: form.direct_rows(beta, correction, direction, a, b), n, size, least)
         product = following
     return steps

@@ -17,8 +17,7 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
-# Work below so many numbers is done before a thread has woken up.
-_LEAST_NUMBERS = 1 << 18
+from ggmtl.runtime.sizes import SIZES
 
 
 def number_of_threads() -> int:
@@ -74,7 +73,7 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="ggmtl")
 
 
-def over_tasks(function: Callable[[int, int], Any], n: int, numbers: int) -> list[Any]:
+def over_tasks(function: Callable[[int, int], Any], n: int, numbers: int, least: int = SIZES.threads) -> list[Any]:
     """``function(first, last)`` on consecutive ranges that make up 0 … n − 1, and what it returns, in order.
 
     Parameters
@@ -83,9 +82,11 @@ def over_tasks(function: Callable[[int, int], Any], n: int, numbers: int) -> lis
     n : int
         Tasks.
     numbers : int
-        Numbers that the whole loop reads; where they are few, one range is all.
+        Numbers that the whole loop reads.
+    least : int
+        With fewer numbers than this there is one range.
     """
-    threads = number_of_threads() if numbers >= _LEAST_NUMBERS else 1
+    threads = number_of_threads() if numbers >= least else 1
     if threads == 1 or n < threads:
         return [function(0, n)]
     bounds = [n * k // threads for k in range(threads + 1)]

@@ -24,9 +24,6 @@ from ggmtl.errors import SingularSystemError
 from ggmtl.solve.solution import Solution, relative_residual
 from ggmtl.solve.system import TaskSystem, edge_between
 
-# Factors are worth having where all copies of them together take at most so many operations, to which a part adds some
-# of its own, and at most so many numbers.
-_OPERATIONS, _PER_PART, _NUMBERS = 6e9, 3e6, 9e6
 # How often a solution is improved by what it leaves over.
 _ROUNDS = 2
 # How many times a variance without the edge may be that with it: (I − Sw)⁻¹ makes rounding larger as much. Where it is
@@ -123,8 +120,9 @@ class Factors:
             return None
         parts = parts_of(system)
         size = p * np.array([len(tasks) for tasks in parts], dtype=float)
-        operations, numbers = (size**3 + _PER_PART).sum(), (size**2).sum() + 2.0 * n * p**2
-        if copies * operations > _OPERATIONS or copies * numbers > _NUMBERS:
+        sizes = system.sizes
+        operations, numbers = (size**3 + sizes.component_overhead).sum(), (size**2).sum() + 2.0 * n * p**2
+        if copies * operations > sizes.component_work or copies * numbers > sizes.component_numbers:
             return None
         answer = np.empty((n, p, p))
         try:
@@ -209,7 +207,9 @@ def _part(system: TaskSystem, tasks: np.ndarray, place: np.ndarray, inside: np.n
     """B of the tasks of a part, given the places of all tasks in theirs and which edges are inside of it."""
     held = np.broadcast_to(system.ridge, system.shape)[tasks] + system.hub
     edges, weights = place[system.edges[inside]], system.edge_weights[inside]
-    return TaskSystem(system.gram[tasks], edges, weights, system.coupling, np.zeros_like(system.hub), held)
+    return TaskSystem(
+        system.gram[tasks], edges, weights, system.coupling, np.zeros_like(system.hub), held, sizes=system.sizes
+    )
 
 
 def _covariance(response: np.ndarray, first: int, second: int, common: np.ndarray) -> np.ndarray:

@@ -23,7 +23,6 @@ from ggmtl.solve.system import TaskSystem
 #     2,000, 50, 5      132 against 265         440 against 1,380
 #     1,000, 40, 8      59 against 62           204 against 170
 # Blocks of fewer numbers in all are solved in a few milliseconds in any way.
-_LEAST_COEFFICIENTS, _LEAST_NUMBERS = 50, 1 << 20
 # r is at most this share of p; R and T then hold two thirds of the numbers of one block, G and its inverse two blocks.
 _RANK_SHARE = 1 / 3
 # Up to this ratio of the graph to hub and ridge, which alone hold what no row tells, B alone takes at most 60 steps,
@@ -95,7 +94,7 @@ def applies(system: TaskSystem) -> bool:
     # A subclass may apply something else.
     if type(system) is not TaskSystem or system.curvature is not None:
         return False
-    if p < _LEAST_COEFFICIENTS or system.gram.size < _LEAST_NUMBERS:
+    if p < system.sizes.low_rank_width or system.gram.size < system.sizes.low_rank_numbers:
         return False
     few = system.gram[:: max(1, n // _GLANCE)]
     trace, square = np.einsum("npp->n", few), np.einsum("npq,npq->n", few, few)

@@ -18,10 +18,6 @@ from ggmtl import kernels
 from ggmtl.errors import SingularSystemError
 from ggmtl.solve.system import TaskSystem, laplacian
 
-# Up to this many tasks the graph-level matrix is inverted densely. Above, a polynomial solves it approximately where
-# its condition number is at most the second number; else smoothed aggregation does (or, without pyamg, a sparse factor
-# exactly: slower where the graph is no surface).
-DENSE_TASKS, _POLYNOMIAL_CONDITION = 600, 200.0
 # By how much a polynomial lowers the error: hardly more pays, as the graph level is an approximation itself.
 _POLYNOMIAL_ACCURACY = 0.2
 # Up to this ratio of coupling to data block-Jacobi alone takes at most 25 iterations to 1e-8 (on latent graphs of one
@@ -91,14 +87,15 @@ class GraphLevel:
         """Factorise one matrix per group of coordinates."""
         n = system.shape[0]
         own = np.einsum("npp->np", system.gram) + system.ridge
-        groups, graph = [], _graph(system.laplacian) if system.edge_weights.ndim == 1 else None
+        dense = n <= system.sizes.dense_graph
+        groups, graph = [], _graph(system.laplacian, dense) if system.edge_weights.ndim == 1 else None
         for columns in _coordinate_groups(system, own.mean(axis=0)):
             k = columns[0]
-            links = _graph(laplacian(system.edges, system.edge_weights[:, k], n)) if graph is None else graph
+            links = _graph(laplacian(system.edges, system.edge_weights[:, k], n), dense) if graph is None else graph
             shift = own[:, columns].mean(axis=1)
             shift = np.maximum(shift, 1e-12 * max(shift.max(), np.finfo(float).tiny))
             hub, coupling = float(system.hub[columns].mean()), float(system.coupling[columns].mean())
-            solve = _graph_solver(links, coupling, shift + hub)
+            solve = _graph_solver(links, coupling, shift + hub, system.sizes.polynomial_condition)
             # K1 = μ + h, hence 1 − (h/n) 1ᵀK⁻¹1 = (1/n) 1ᵀK⁻¹μ, which does not cancel.
             ones = solve(np.ones((n, 1)))[:, 0]
             gap = float(shift @ ones) / n
@@ -206,23 +203,25 @@ def _coordinate_groups(system: TaskSystem, own: np.ndarray) -> list[np.ndarray]:
     return [np.flatnonzero(label == g) for g in range(label.max() + 1)]
 
 
-def _graph(links: sparse.csr_array) -> sparse.csr_array | np.ndarray:
-    """L, dense where there are few tasks."""
-    n = int(links.shape[0])  # pyright: ignore[reportOptionalSubscript]
-    return links.toarray() if n <= DENSE_TASKS else links
+def _graph(links: sparse.csr_array, dense: bool) -> sparse.csr_array | np.ndarray:
+    return links.toarray() if dense else links
 
 
 def _graph_solver(
-    graph: sparse.csr_array | np.ndarray, coupling: float, shift: np.ndarray
+    graph: sparse.csr_array | np.ndarray, coupling: float, shift: np.ndarray, polynomial_condition: float
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """A solver, exact or one multigrid cycle, of λL + diag(shift) for many columns."""
+    """A solver of λL + diag(shift) for many columns.
+
+    A dense inverse for few tasks; else a polynomial where the matrix is well conditioned, one cycle of smoothed
+    aggregation where it is not, or, without pyamg, a sparse factor, which is slower where the graph is no surface.
+    """
     if isinstance(graph, np.ndarray):
         dense = coupling * graph
         dense.flat[:: len(graph) + 1] += shift
         return DenseInverse.of(dense)
     matrix = sparse.csr_array(coupling * graph + sparse.diags_array(shift))
     polynomial = Polynomial.of(matrix)
-    if polynomial.condition <= _POLYNOMIAL_CONDITION:
+    if polynomial.condition <= polynomial_condition:
         return polynomial
     if importlib.util.find_spec("pyamg") is not None:
         return AggregationCycle.of(matrix)

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from ggmtl import kernels
-from ggmtl.solve.shifted_laplacian import JACOBI_CONDITION, IterativeGraph, SpectralGraph, conditions
+from ggmtl.solve.shifted_laplacian import IterativeGraph, SpectralGraph, conditions
 from ggmtl.solve.solution import Solution, norms
 from ggmtl.solve.system import TaskSystem
 
@@ -34,16 +34,13 @@ _MAX_ROUNDS = 20
 #     2,000, 20      14 against 18          36 against 55         46 against 492
 #     20,000, 20     155 against 238        326 against 943       616 against 8,998
 # Of fewer tasks, or of few coefficients on graphs that the diagonal preconditions, neither way was faster.
-_LEAST_TASKS, _LEAST_COEFFICIENTS = 150, 8
-# Eigenvectors of L pay up to so many tasks, where conjugate gradients would take more than some 20 steps.
-_SPECTRAL_TASKS, _SPECTRAL_CONDITION = 300, 10.0
 
 
 def prepare(system: TaskSystem) -> SharedDesign | None:
     """The system made ready, or None where it has another form or the general way is as fast."""
     n, p = system.shape
     # One coefficient is a graph system as it stands, and rough solves of it are cheaper without a hierarchy.
-    return SharedDesign.of(system) if n >= _LEAST_TASKS and p > 1 and applies(system) else None
+    return SharedDesign.of(system) if n >= system.sizes.shared_design and p > 1 and applies(system) else None
 
 
 def applies(system: TaskSystem) -> bool:
@@ -146,12 +143,12 @@ class SharedDesign:
 
 
 def _graph_solver(system: TaskSystem, shifts: np.ndarray) -> SpectralGraph | IterativeGraph | None:
-    n, p = system.shape
+    (n, p), sizes = system.shape, system.sizes
     worst = conditions(system.laplacian, shifts).max()
-    if n <= _SPECTRAL_TASKS and worst > _SPECTRAL_CONDITION:
+    if n <= sizes.spectral_tasks and worst > sizes.spectral_condition:
         return SpectralGraph.of(system.laplacian)
-    if worst > JACOBI_CONDITION:
+    if worst > sizes.jacobi_condition:
         needed = importlib.util.find_spec("pyamg") is not None
     else:
-        needed = p >= _LEAST_COEFFICIENTS
-    return IterativeGraph(system.laplacian, float(shifts[0])) if needed else None
+        needed = p >= sizes.shared_design_width
+    return IterativeGraph(system.laplacian, float(shifts[0]), sizes.jacobi_condition) if needed else None

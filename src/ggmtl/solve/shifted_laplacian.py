@@ -16,11 +16,9 @@ from scipy import sparse
 from scipy.linalg import eigh
 
 from ggmtl import kernels
+from ggmtl.runtime.sizes import SIZES
 from ggmtl.solve.preconditioners import AggregationCycle, Preconditioner
 
-# The diagonal preconditions columns of at most this condition number: some 200 steps to 1e-8, each a tenth of a
-# cycle of the hierarchy, which takes 15 to 25.
-JACOBI_CONDITION = 400.0
 _STEPS = 1000
 _PATIENCE = 100
 # As in `AggregationCycle`: inverse Chebyshev nodes of [1/8, 1].
@@ -56,6 +54,7 @@ class IterativeGraph:
 
     laplacian: sparse.csr_array
     lowest: float
+    jacobi_condition: float = SIZES.jacobi_condition
 
     @cached_property
     def hierarchy(self) -> ShiftedAggregation:
@@ -64,7 +63,7 @@ class IterativeGraph:
 
     def solve(self, right: np.ndarray, shifts: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, int]:
         """Solution, shape (n, q), with ‖r_k − (μ_k + L) z_k‖ ≤ goal_k for shifts and goals (q,), and steps taken."""
-        hard = conditions(self.laplacian, shifts) > JACOBI_CONDITION
+        hard = conditions(self.laplacian, shifts) > self.jacobi_condition
         if not hard.any():
             return self._columns(right, shifts, goal, self._jacobi)
         value, steps = np.empty_like(right), 0

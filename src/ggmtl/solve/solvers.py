@@ -19,13 +19,11 @@ from ggmtl import kernels
 from ggmtl.errors import SingularSystemError, check_choice
 from ggmtl.solve import low_rank, shared_design
 from ggmtl.solve.components import Factors
-from ggmtl.solve.preconditioners import DENSE_TASKS, BlockJacobi, Preconditioner, TwoLevel, make_preconditioner
+from ggmtl.solve.preconditioners import BlockJacobi, Preconditioner, TwoLevel, make_preconditioner
 from ggmtl.solve.shared_design import SharedDesign
 from ggmtl.solve.solution import Solution, norms, relative_residual
 from ggmtl.solve.system import TaskSystem
 
-# A Cholesky factor of this order costs about as much as one iterative solve.
-DIRECT_SIZE = 250
 # Conjugate gradients lower the error at every step but not the residual, which may rise for dozens of steps
 # before it falls; only longer standstill is rounding.
 _PATIENCE = 100
@@ -33,8 +31,8 @@ _PATIENCE = 100
 # So it may try for this many steps before the cycle, which takes 25 at most, takes over.
 _TRIAL = 300
 # A relative residual that steps reach in any system that is not nearly singular. Where they do not, factors take over
-# if they can be had: of the parts of the graph, or of up to this many coefficients in all.
-_GOOD, _RESERVE_SIZE = 1e-6, 2000
+# if they can be had: of the parts of the graph, or of the whole system.
+_GOOD = 1e-6
 
 
 class Prepared(Protocol):
@@ -88,10 +86,10 @@ class ConjugateGradient:
     @classmethod
     def of(cls, system: TaskSystem) -> ConjugateGradient:
         """Build the default preconditioner: of many tasks block-Jacobi on trial."""
-        if system.shape[0] <= DENSE_TASKS or not system.is_separable:
+        if system.shape[0] <= system.sizes.dense_graph or not system.is_separable:
             return cls(system, make_preconditioner(system), has_reserve=True)
         # Half the memory and half the reading; what float32 loses, the trial may.
-        narrow = kernels.is_shared(system.gram.size)
+        narrow = kernels.is_shared(system.gram.size, system.sizes)
         blocks = BlockJacobi.of(system, np.float32 if narrow else np.float64)
         return cls(system, blocks, trial=_TRIAL, has_reserve=True)
 
@@ -119,7 +117,7 @@ class ConjugateGradient:
         if self.system.is_separable and (factors := Factors.of(self.system)) is not None:
             return factors
         with suppress(SingularSystemError):
-            return Direct.of(self.system) if self.system.gram[..., 0].size <= _RESERVE_SIZE else None
+            return Direct.of(self.system) if self.system.gram[..., 0].size <= self.system.sizes.fallback else None
         return None
 
     def _steps(self, right: np.ndarray, start: np.ndarray | None, tol: float) -> Solution:
@@ -139,7 +137,7 @@ class ConjugateGradient:
     def _by_columns(self, right: np.ndarray, start: np.ndarray | None, tol: float) -> Solution:
         """One right-hand side after the other: the fused step takes one, and is faster even so."""
         # One preparation for all of them, where they are so few numbers that it would count.
-        if not kernels.is_shared(self.system.gram.size) and "stronger" not in self.__dict__:
+        if not kernels.is_shared(self.system.gram.size, self.system.sizes) and "stronger" not in self.__dict__:
             together = self._columns_together(right, start, tol)
             if together.succeeded:
                 return together
@@ -195,8 +193,8 @@ class ConjugateGradient:
             if cycle is None:
                 steps = self._round(value, residual, goal, remaining)
             else:
-                operator = self.system.operator
-                steps = kernels.conjugate_gradient(operator, cycle, value, residual, float(goal), remaining, _PATIENCE)
+                arguments = (self.system.operator, cycle, value, residual, float(goal), remaining, _PATIENCE)
+                steps = kernels.conjugate_gradient(*arguments, self.system.sizes)
             iterations += steps
             applications += steps * per_cycle
         return Solution(value, iterations, relative_residual(residual, right), status, applications)
@@ -212,7 +210,7 @@ class ConjugateGradient:
         if right.ndim != 2 or type(system) is not TaskSystem or not system.is_separable:
             return None
         if isinstance(preconditioner, BlockJacobi):
-            shared = kernels.is_shared(system.gram.size)
+            shared = kernels.is_shared(system.gram.size, system.sizes)
             return preconditioner.cycle(not shared and preconditioner.inverts(system, right, 0.1 * tol))
         if isinstance(preconditioner, TwoLevel) and preconditioner.system is system:
             return preconditioner.cycle(preconditioner.smoother.inverts(system, right, 0.1 * tol))
@@ -254,7 +252,7 @@ def prepare(system: TaskSystem, method: str = "auto") -> Direct | ConjugateGradi
     """Make a system ready: ``"direct"``, ``"pcg"``, or the cheapest way that its form allows."""
     check_choice("method", method, ("auto", "direct", "pcg"))
     n, p = system.shape
-    if method == "direct" or (method == "auto" and n * p <= DIRECT_SIZE):
+    if method == "direct" or (method == "auto" and n * p <= system.sizes.direct):
         return Direct.of(system)
     system.check_determined()
     if method == "auto":

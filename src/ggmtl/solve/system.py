@@ -17,6 +17,7 @@ from scipy.sparse.csgraph import connected_components
 
 from ggmtl import kernels
 from ggmtl.errors import SingularSystemError
+from ggmtl.runtime.sizes import SIZES, Sizes
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class TaskSystem:
         ρ.
     curvature : Curvature, optional
         What the Hessian of the ℓ2 penalty has less than its majoriser.
+    sizes : Sizes
+        Which way of solving is taken.
     """
 
     gram: np.ndarray
@@ -60,6 +63,7 @@ class TaskSystem:
     hub: np.ndarray
     ridge: np.ndarray
     curvature: Curvature | None = None
+    sizes: Sizes = SIZES
 
     # Whether one kernel has all of A, the blocks as they are stored. No annotation: it is no field.
     _fused = True

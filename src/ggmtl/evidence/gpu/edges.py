@@ -17,15 +17,14 @@ from ggmtl.evidence.gpu.loss import DeviceLoss, host
 from ggmtl.evidence.gpu.samples import posterior_noise, prior_moments, squared_distances
 from ggmtl.evidence.hub import profiled_noise
 from ggmtl.evidence.sampled_edges import PRIOR_SAMPLES, RESULT_TOL, Neighbours, number_of_samples, solves_for
+from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.solve.gpu.products import TensorGraph
 from ggmtl.solve.gpu.solver import TensorSolver
 from ggmtl.solve.gpu.system import TensorSystem
 
-# As on the CPU: accuracy of models and samples within a round; the ridge that determines what no row
-# does; and up to how many tasks the prior is exact.
+# As on the CPU: accuracy of models and samples within a round, and the ridge that determines what no row does.
 _TOL, _SAMPLE_TOL = 1e-4, 1e-2
 _RIDGE = 1e-10
-_EXACT_PRIOR_TASKS = 300
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,7 @@ class DeviceSolves:
     """Solves for losses on a device: float32 iterations, float64 residuals."""
 
     loss: DeviceLoss
+    sizes: Sizes = SIZES
 
     def moments(self, state: Neighbours, random: np.random.Generator) -> DeviceMoments:
         """Models, samples and expectations beside the present edges."""
@@ -65,7 +65,7 @@ class DeviceSolves:
         variance = self._noise(system, models)
         deviations = torch.cat([models.unsqueeze(2) / variance**0.5, samples / samples.shape[2] ** 0.5], dim=2)
         spread = (deviations - deviations.mean(0)).square_().sum((0, 2))
-        if n <= _EXACT_PRIOR_TASKS:
+        if n <= self.sizes.exact_prior:
             exact = prior_terms(EvidenceModel(self.loss, state.edges, np.ones(p), state.hub), state.edge_values)  # pyright: ignore[reportArgumentType]
             prior, trace = exact.resistance.sum(axis=1), exact.trace
         else:
@@ -104,6 +104,6 @@ class DeviceSolves:
 
 
 @solves_for.register(DeviceLoss)
-def _(loss: DeviceLoss) -> DeviceSolves:
+def _(loss: DeviceLoss, sizes: Sizes = SIZES) -> DeviceSolves:
     """Solves on the device."""
-    return DeviceSolves(loss)
+    return DeviceSolves(loss, sizes)

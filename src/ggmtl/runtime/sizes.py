@@ -1,0 +1,140 @@
+"""Every size that decides which way a computation goes: one record, passed as an argument.
+
+Smaller problems are solved exactly, larger ones approximately, or by another route to the same numbers. n is the
+number of tasks, p the number of coefficients of a task (intercept included), m the number of edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Thresholds, each with the measurement behind it. Times are those of one thread unless said otherwise.
+
+    Parameters
+    ----------
+    one_fold : int
+        n p² above which one fold is held out instead of several, and above which a device pays. With so many tasks one
+        fold gives the mean error to about 1 %; five folds would take four times as long.
+    exact_evidence : int
+        Largest n p for which graphs are compared by exact evidence, O((np)³) per step: 0.06 s a step at 640.
+    clusters : int
+        Largest n p² for which clusters are a level of their own when evidence is sampled. Their evidence is exact, in
+        O(n p³), but the distances between all models take n² numbers.
+    tree_average : int
+        Largest n for which sampled edges are averaged over spanning trees before they are reported: about 1 s at 40
+        tasks, growing with n³.
+    hub_sample : int
+        With more tasks than this, the strengths of the common model are learned from a sample of this many: they
+        describe the population, and 1,500 tasks give them to a few percent.
+    single_coefficients : int
+        Largest n for which the ℓ1 penalty looks for tasks that share single coefficients; it compares all pairs.
+    ordered : int
+        n p from which tasks are put in an order that follows the graph, because the models overflow the caches, and
+        from which models are accurate only for the chosen level.
+    exact_prior : int
+        Largest n for which effective resistances come from an n × n inverse; samples are as fast above.
+    samples_together : int
+        Numbers in all samples of a round above which two are solved for at a time, to save memory.
+    probes_together : int
+        Numbers in all probes of a log-determinant above which two are taken at a time, to save memory.
+    factor_speed : float
+        A sparse factor of the prior is used while its products are at most this many times those of Lanczos, which
+        wait for memory; measured.
+    direct : int
+        Largest n p that is solved by a dense Cholesky factor of A: it then costs about as much as one iterative solve.
+    rough_first : int
+        n p above which the outer problem of validation starts with rough solves. Smaller systems are solved directly,
+        so that rough solves would not be cheaper.
+    fallback : int
+        Largest n p that is factorised after conjugate gradients have failed.
+    component_work, component_overhead, component_numbers : float
+        The components of the graph are factorised where all kept copies take at most this many operations, each
+        component counting an overhead of its own, and at most this many numbers.
+    dense_graph : int
+        Largest n for which the graph level of the preconditioner is a dense inverse.
+    polynomial_condition : float
+        Condition number up to which a Chebyshev polynomial solves the graph level; smoothed aggregation above.
+    shared_design, shared_design_width : int
+        Least n for which tasks with one common design are solved coefficient by coefficient, and least p for which
+        this pays on graphs that the diagonal preconditions. The table is in :mod:`ggmtl.solve.special_designs`.
+    spectral_tasks : int
+    spectral_condition : float
+        Eigenvectors of L pay up to this n, where conjugate gradients would take more than about 20 steps.
+    jacobi_condition : float
+        The diagonal preconditions shifted Laplacians up to this condition number: about 200 steps to 1e-8, each a
+        tenth of a cycle of the hierarchy, which takes 15 to 25.
+    low_rank_width, low_rank_numbers : int
+        Least p, and least n p², from which tasks with few rows are solved by their factors. The table is in
+        :mod:`ggmtl.solve.special_designs`.
+    threads : int
+        Numbers read by a loop from which it is shared among threads: a thread takes about 20 µs to wake up.
+    shared_passes : int
+        n p² from which conjugate gradients share every pass over the tasks among threads.
+    all_pairs : int
+        Largest n for which all pairs are candidate edges by default.
+    exact_neighbours, exact_neighbours_gpu : int
+        Largest n for which nearest neighbours are exact, on the CPU and on a device; beyond, they are sought among
+        neighbours of neighbours, in time proportional to n.
+    exact_covariance : int
+        Largest n p for which the posterior covariance is a dense inverse; sampled above.
+    exact_component : int
+        Largest component, times p, that is inverted for the trace behind σ²; random signs estimate it above.
+    near_tasks : int
+        With more tasks than this, the effect of an edge is first solved for among about this many tasks near it. Of
+        3,600 to 30,000 tasks this leaves variances low by at most 0.2 %.
+    """
+
+    # fit
+    one_fold: int = 1 << 18
+    # evidence
+    exact_evidence: int = 640
+    clusters: int = 1 << 18
+    tree_average: int = 40
+    hub_sample: int = 1500
+    single_coefficients: int = 2000
+    ordered: int = 1 << 18
+    exact_prior: int = 300
+    samples_together: int = 1 << 21
+    probes_together: int = 1 << 22
+    factor_speed: float = 32.0
+    # solve
+    direct: int = 250
+    rough_first: int = 250
+    fallback: int = 2000
+    component_work: float = 6e9
+    component_overhead: float = 3e6
+    component_numbers: float = 9e6
+    dense_graph: int = 600
+    polynomial_condition: float = 200.0
+    shared_design: int = 150
+    shared_design_width: int = 8
+    spectral_tasks: int = 300
+    spectral_condition: float = 10.0
+    jacobi_condition: float = 400.0
+    low_rank_width: int = 50
+    low_rank_numbers: int = 1 << 20
+    # kernels
+    threads: int = 1 << 18
+    shared_passes: int = 1 << 22
+    # graph
+    all_pairs: int = 60
+    exact_neighbours: int = 3000
+    exact_neighbours_gpu: int = 200_000
+    # inference
+    exact_covariance: int = 3000
+    exact_component: int = 1000
+    near_tasks: int = 300
+
+    def is_large(self, n_tasks: int, n_features: int) -> bool:
+        """Whether one fold held out gives the mean error well enough, and a device pays."""
+        return n_tasks * n_features**2 > self.one_fold
+
+    def is_vast(self, n_tasks: int, n_features: int) -> bool:
+        """Whether the models of all tasks together overflow the caches."""
+        return n_tasks * n_features >= self.ordered
+
+
+SIZES = Sizes()
