@@ -257,6 +257,20 @@ FAULTS = (
         "step=settings.step / objective.scale",
         "estimators/test_paper.py",
     ),
+    Fault(
+        "a new task may be linked to tasks that were added before",
+        "inference/growth.py",
+        "attach(among(state.level, fitted), rows, noise)",
+        "attach(state.level, rows, noise)",
+        "inference/test_growth.py",
+    ),
+    Fault(
+        "σ² also from tasks that were added",
+        "inference/uncertainty.py",
+        "noise_of(among(state.level, fitted), losses.total.of_tasks(fitted), state.settings, held_out=held_out)",
+        "noise_of(state.level, losses.total, state.settings, held_out=held_out)",
+        "inference/test_growth.py",
+    ),
 )
 
 

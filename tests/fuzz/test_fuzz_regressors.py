@@ -174,6 +174,37 @@ def test_many_tiny_tasks_beside_a_huge_one(n_tiny, seed, d):
     assert np.sqrt(np.mean((model.predict(X, tasks=tasks) - y) ** 2)) < 1.05
 
 
+@fuzz(
+    ci=12,
+    long=150,
+    table=tables(ordinary=True),
+    seed=st.integers(0, 99),
+    count=st.integers(2, 12),
+    rows=st.integers(0, 4),
+    at_once=st.booleans(),
+)
+def test_tasks_that_come_one_after_the_other_leave_the_fitted_ones_alone(table, seed, count, rows, at_once):
+    model = attempt(GGMTLRegressor().fit, table.X, table.y, tasks=table.tasks)
+    if model is None:
+        return
+    rng, known, n_edges = np.random.default_rng(seed), model.tasks_, len(model.edges_)
+    before = model.predict(table.X, tasks=table.tasks, return_std=True)
+    for k in range(count):
+        X = rng.normal(size=(rows, table.X.shape[1]))
+        label = f"zz{k}" if known.dtype.kind in "US" else known.max() + 1 + k
+        if at_once and rows:
+            model.partial_fit(X, rng.normal(size=rows), tasks=np.repeat(label, rows), relearn=False)
+        else:
+            model.add_task(label, X, rng.normal(size=rows))
+    after = model.predict(table.X, tasks=table.tasks, return_std=True)
+    unit = max(float(np.abs(table.y).max()), np.finfo(float).tiny)
+    for old, new in zip(before, after):
+        np.testing.assert_allclose(new / unit, old / unit, rtol=1e-5, atol=1e-6)
+    assert_finite(model.coef_, model.noise_)
+    assert len(model.edges_) <= n_edges + count * len(known)
+    assert (model.edges_.min(axis=1, initial=0) < len(known)).all()
+
+
 METHODS = {
     "IndependentRegressor": {},
     "PooledRegressor": {},

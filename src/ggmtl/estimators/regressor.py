@@ -567,7 +567,7 @@ def _models_of(state: FittedState) -> LearnedModels:
         "validation_error_": None if error is None else float(np.sqrt(error)) * state.scaling.target_scale,
         "criterion_": family.criterion,
     }
-    common = fit.common_model() if state.settings.hub else None
+    common = state.common_model() if state.settings.hub else None
     return LearnedModels(fit.coefficients, state.graph, common, attributes)
 
 

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ggmtl.bilevel.level import GraphFit, Settings
 from ggmtl.data.form import InputForm
+from ggmtl.data.labels import locate_tasks
 from ggmtl.data.task_data import TaskData
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError
@@ -48,7 +49,7 @@ class FittedState:
     statistics : TaskStatistics, optional
         Sums of the rows; None in a model that was saved without them.
     attached : tuple of (label, covariance)
-        Tasks that were added with the others held fixed.
+        Tasks that were added with the others held fixed. They do not change σ², the common model or each other.
     given : dict
         Uncertainties that a file brought, for a state without statistics.
     """
@@ -75,6 +76,18 @@ class FittedState:
     def coefficients(self) -> np.ndarray:
         """Model of every task, shape (n, p)."""
         return self.level.coefficients
+
+    @property
+    def fitted_tasks(self) -> np.ndarray:
+        """Positions of the tasks that were fitted together, without those in `attached`."""
+        if not self.attached:
+            return np.arange(len(self.task_names))
+        later = locate_tasks(self.task_names, np.array([label for label, _ in self.attached]))
+        return np.setdiff1d(np.arange(len(self.task_names)), later)
+
+    def common_model(self) -> np.ndarray:
+        """The mean of the models of the fitted tasks, shape (p,)."""
+        return self.coefficients[self.fitted_tasks].mean(axis=0)
 
     def once(self, name: str, compute: Callable[[], T]) -> T:
         """A value that follows from this state: given, or computed when it is first asked for."""

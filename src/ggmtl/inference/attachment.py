@@ -55,13 +55,21 @@ def attach(fit: GraphFit, rows: LeastSquares, noise: float) -> AttachedTask:
     answer.
     """
     common = fit.common_model()
+    nobody = np.empty(0, dtype=np.int64)
+    if not np.isfinite(fit.hub).all():
+        return AttachedTask(common, nobody, 0.0, fit.coupling, _pooled(fit))
     pull = pull_of(fit, noise)
-    if not np.isfinite(fit.hub).all() or rows.count[0] == 0:
-        return AttachedTask(common, np.empty(0, dtype=np.int64), 0.0, fit.coupling, np.diag(1.0 / pull))
+    if rows.count[0] == 0:
+        return AttachedTask(common, nobody, 0.0, fit.coupling, np.diag(1.0 / pull))
     task = _NewTask(rows.gram[0], rows.moment[0], float(rows.target_square[0]), noise, pull, common)
     if (fit.edge_values > 0).any() and (fit.coupling > 0).any():
         return _attach_alike(fit, task)
     return _attach_by_steps(fit, task)
+
+
+def _pooled(fit: GraphFit) -> np.ndarray:
+    """Covariance of a task's own deviation where one model serves all: none."""
+    return np.zeros((len(fit.hub),) * 2)
 
 
 def _attach_by_steps(fit: GraphFit, task: _NewTask) -> AttachedTask:
@@ -218,10 +226,11 @@ def follow(
     The tasks that were learned together are solved together. Those at the positions `attached` then follow as when they
     came, though with the edges that they have.
     """
-    if not np.isfinite(fit.hub).all():
-        return replace(fit, coefficients=pooled_level(loss, settings).coefficients), []
     together = np.setdiff1d(np.arange(len(fit.coefficients)), attached)
-    rows, known = loss.of_tasks(together), _among(fit, together)
+    if not np.isfinite(fit.hub).all():
+        model = pooled_level(loss.of_tasks(together), settings).coefficients[0]
+        return replace(fit, coefficients=np.tile(model, (len(fit.coefficients), 1))), [_pooled(fit)] * len(attached)
+    rows, known = loss.of_tasks(together), among(fit, together)
     solved = independent_level(rows, settings) if fit.name == "independent" else refit(known, rows, settings)
     known = replace(known, coefficients=solved.coefficients)
     models = fit.coefficients.copy()
@@ -232,13 +241,16 @@ def follow(
     return replace(fit, coefficients=models), [task.covariance for task in found]
 
 
-def _among(fit: GraphFit, tasks: np.ndarray) -> GraphFit:
+def among(fit: GraphFit, tasks: np.ndarray) -> GraphFit:
     """The fit of some tasks, in rising order, with the edges among them."""
+    if len(tasks) == len(fit.coefficients):
+        return fit
     inside = np.isin(fit.edges, tasks).all(axis=1)
     return replace(
         fit,
         edges=np.searchsorted(tasks, fit.edges[inside]),
         edge_values=fit.edge_values[inside],
+        reported_weights=None if fit.reported_weights is None else fit.reported_weights[inside],
         coefficients=fit.coefficients[tasks],
         precisions=None if fit.precisions is None else fit.precisions[tasks],
     )

@@ -11,7 +11,7 @@ from ggmtl.fit.family import Family
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.task_graph import TaskGraph, beside_heaviest
-from ggmtl.inference.attachment import AttachedTask, attach, follow, insert_task
+from ggmtl.inference.attachment import AttachedTask, among, attach, follow, insert_task
 from ggmtl.inference.posterior import user_units
 from ggmtl.inference.uncertainty import noise_ratios, noise_variance, standard_errors
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
@@ -21,10 +21,13 @@ from ggmtl.statistics.task_statistics import TaskStatistics
 def with_task(state: FittedState, label: np.ndarray, rows: LeastSquares, noise: float | None = None) -> FittedState:
     """The state with one more task, its model chosen by the evidence of its own rows; the others stay as they are.
 
-    The statistics are not changed.
+    It may be linked to tasks that were fitted, not to others that were added: the links of these are guesses from few
+    rows, and σ² and the common model would drift with every guess. The statistics are not changed.
     """
     noise = noise_variance(state) if noise is None else noise
-    return _inserted(state, label, attach(state.level, rows, noise), noise)
+    fitted = state.fitted_tasks
+    found = attach(among(state.level, fitted), rows, noise)
+    return _inserted(state, label, replace(found, neighbours=fitted[found.neighbours]), noise)
 
 
 def with_rows(state: FittedState, statistics: TaskStatistics) -> FittedState:
@@ -58,15 +61,14 @@ def _inserted(state: FittedState, label: np.ndarray, attached: AttachedTask, noi
     new = fit.edges[len(old.edges) :]
     weights = beside_heaviest(fit.edges, fit.edge_values, len(names))[len(old.edges) :]
     edges = np.concatenate([graph.edges + (graph.edges >= position), new])
-    # Under an infinite hub there is one model for all, so a new task has none of its own.
-    own = ((label[0], attached.covariance),) if np.isfinite(fit.hub).all() else ()
     return replace(
         state,
         task_names=names,
         family=_with_place(family, position).with_best(fit),
         graph=TaskGraph(edges, np.append(graph.weights, weights), names),
-        attached=(*state.attached, *own),
-        given={} if state.statistics is not None else _given(state, attached, position, noise),
+        attached=(*state.attached, (label[0], attached.covariance)),
+        # σ² is that of the fitted tasks, whose rows are the same.
+        given={"noise": noise} if state.statistics is not None else _given(state, attached, position, noise),
     )
 
 
@@ -85,11 +87,13 @@ def _with_place(family: Family, position: int) -> Family:
 def _given(state: FittedState, attached: AttachedTask, position: int, noise: float) -> dict[str, object]:
     """What the file said about the uncertainty of the others, and that of the new task."""
     T = user_units(state.scaling)
+    known, ratios = standard_errors(state), noise_ratios(state)
     own = np.sqrt(noise * np.diag(T @ attached.covariance @ T.T))
-    ratios = noise_ratios(state)
+    if not np.isfinite(state.level.hub).all():
+        own = known[0]
     return {
         "noise": noise,
-        "standard_errors": np.insert(standard_errors(state), position, own, axis=0),
+        "standard_errors": np.insert(known, position, own, axis=0),
         # A few rows cannot tell how noisy a task is.
         "noise_ratios": None if ratios is None else np.insert(ratios, position, 1.0),
     }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ggmtl.bilevel.level import GraphFit, refit
+from ggmtl.bilevel.level import GraphFit
 from ggmtl.errors import InputError
 from ggmtl.evidence.level_value import LevelEvidence, level_evidence
 from ggmtl.fit.family import Family
 from ggmtl.fit.levels import hub_level
 from ggmtl.fit.state import FittedState
+from ggmtl.inference.attachment import among
 from ggmtl.statistics.least_squares import LeastSquares
 
 
@@ -17,10 +18,9 @@ def evidence_of(state: FittedState, n_probes: int, seed: int) -> LevelEvidence:
     """Log evidence of the chosen level on all rows."""
     state.rows("evidence()")
     check_evidence(state.family, state.settings.penalty)
-    loss, fit = state.folded().total, state.level
-    if state.attached:
-        # Tasks that were added later were solved with the others fixed; the evidence is that of a joint solve.
-        fit = refit(fit, loss, state.settings)
+    # Tasks that were added later are not part of the model whose evidence this is.
+    fitted = state.fitted_tasks
+    loss, fit = state.folded().total.of_tasks(fitted), among(state.level, fitted)
     hub = fit.hub if fit.name == "hub" else hub_alone(state, fit, loss)
     return level_evidence(fit, loss, hub, n_probes=n_probes, seed=seed, sizes=state.settings.sizes)
 

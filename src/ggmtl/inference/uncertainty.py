@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ggmtl.data.labels import locate_tasks
 from ggmtl.fit import noise_choice
 from ggmtl.fit.state import FittedState
+from ggmtl.inference.attachment import among
 from ggmtl.inference.noise_variance import HeldOut
 from ggmtl.inference.posterior import Posterior, noise_of, posterior_of
 from ggmtl.kernels import one_blas_thread
@@ -16,12 +19,12 @@ from ggmtl.statistics.least_squares import FoldedLoss
 
 @one_blas_thread()
 def noise_variance(state: FittedState, folded: FoldedLoss | None = None) -> float:
-    """σ² in scaled units; `folded` are the scaled losses, where they are at hand."""
+    """σ² in scaled units, from the tasks that were fitted; `folded` are the scaled losses, where they are at hand."""
 
     def compute() -> float:
-        losses = folded or state.folded()
+        losses, fitted = folded or state.folded(), state.fitted_tasks
         held_out = _held_out_error(state, losses)
-        return noise_of(state.level, losses.total, state.settings, held_out=held_out)
+        return noise_of(among(state.level, fitted), losses.total.of_tasks(fitted), state.settings, held_out=held_out)
 
     return state.once("noise", compute)
 
@@ -32,17 +35,21 @@ def noise_ratios(state: FittedState, folded: FoldedLoss | None = None) -> np.nda
     Under ``noise="auto"`` tasks that differ in noise have intervals of their own, also where their rows are not
     weighted by it.
     """
-    fit = state.level
+    fit, fitted = state.level, state.fitted_tasks
     if fit.precisions is not None:
         return 1.0 / fit.precisions
 
     def compute() -> np.ndarray | None:
         if state.settings.noise == "common":
             return None
-        total = (folded or state.folded()).total
+        total = (folded or state.folded()).total.of_tasks(fitted)
         found = noise_choice.noise_ratios(fit.hub, total, state.settings.sizes)
-        # A task without rows is as noisy as the mean of all.
-        return None if found is None else np.where(total.count > 0, found, 1.0)
+        if found is None:
+            return None
+        # A task without rows, or one that was added later, is as noisy as the mean of all.
+        ratios = np.ones(len(state.task_names))
+        ratios[fitted] = np.where(total.count > 0, found, 1.0)
+        return ratios
 
     return state.once("noise_ratios", compute)
 
@@ -66,17 +73,24 @@ def standard_errors(state: FittedState) -> np.ndarray:
 
 def _posterior(state: FittedState) -> Posterior:
     state.rows("return_std=True")
-    folded, fit = state.folded(), state.level
+    folded, fitted = state.folded(), state.fitted_tasks
+    fit, total = among(state.level, fitted), folded.total.of_tasks(fitted)
     with verbose_logging(int(state.settings.sizes.is_large(*fit.coefficients.shape))):
         logger.info("standard errors of %d tasks, once for this model", len(state.task_names))
-        joint = posterior_of(fit, folded.total, state.settings, held_out=_held_out_error(state, folded))
+        joint = posterior_of(fit, total, state.settings, held_out=_held_out_error(state, folded))
     ratios = noise_ratios(state)
     if ratios is not None and fit.precisions is None and np.isfinite(fit.hub).all():
-        joint = joint.with_noise(folded.total.gram, ratios)
-    # A task that was added later has a prior of its own, with the others held fixed.
+        joint = joint.with_noise(total.gram, ratios[fitted])
+    if not state.attached:
+        return joint
+    # A task that was added later has a prior of its own, with the others held fixed; none where one model serves all.
+    pooled = not np.isfinite(fit.hub).all()
+    blocks = np.empty((len(state.task_names), *joint.new_task.shape))
+    blocks[fitted] = joint.covariance
     for label, covariance in state.attached:
-        joint.covariance[locate_tasks(state.task_names, np.array([label]))[0]] = covariance
-    return joint
+        position = locate_tasks(state.task_names, np.array([label]))[0]
+        blocks[position] = joint.new_task if pooled else covariance
+    return replace(joint, covariance=blocks)
 
 
 def _held_out_error(state: FittedState, folded: FoldedLoss) -> HeldOut | None:
