@@ -1,8 +1,18 @@
-"""The paper: models given a graph, and the graph that minimises the error on held-out rows.
+"""The paper: models for a given graph, and the graph that minimises the error on held-out rows.
 
-In: training and held-out losses, candidate edges. Out: edge values and models (``Level``).
-``inner`` (inner problem), ``hypergradient`` (Eq. hg), ``sparsity`` (ℓ2, ℓ1 and entropy terms), ``problem`` (outer loss
-F(e) and its gradient), ``closed_form`` (Theorem hyper-edges), ``optimizers`` and ``algorithm`` (Algorithm 1).
+In: training and held-out losses, candidate edges. Out: edge values and models (:class:`~ggmtl.bilevel.level.GraphFit`).
+
+==================  ================================================================
+``problem``         the bilevel problem and the outer loss F(e): Eq. 2, 4, 5
+``inner``           the inner problem and its penalties: Eq. 2b, 3, 7, 8, 9
+``hypergradient``   d_e F: Theorem 1, Eq. 10
+``sparsity``        the sparsity terms ξ, η, γ of Eq. 2a
+``closed_form``     closed-form edges: Theorem 2, Eq. 11
+``algorithm``       Algorithm 1 (both variants)
+``optimizers``      the update of the edges, Eq. 6, and faster ones
+``objective``       F with learned strengths (not in the paper)
+``level``           settings and the result of a fit
+==================  ================================================================
 """
 
 from ggmtl.bilevel.problem import BilevelProblem

@@ -1,21 +1,23 @@
-"""The paper's closed-form edges as a trial step, mended so that its fixed points are optima."""
+"""Closed-form edges (Theorem 2, Eq. 11) as a trial step, corrected so that its fixed points are optima.
+
+    M z = η1 ,     A(e) z = C          (ξ = γ = 0, η > 0; M as in ``closed_form_edges``)
+
+The theorem's equation U e = v holds at every e, so it does not single out the optimum. A step is therefore accepted
+only if F falls; the projected gradient decides about convergence.
+"""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.optimize import lsq_linear
 from scipy.sparse import coo_array
 
+from ggmtl.bilevel.objective import ValidationObjective
 from ggmtl.bilevel.problem import Evaluation, HoldOut
-
-if TYPE_CHECKING:
-    from ggmtl.bilevel.algorithm import ValidationObjective
 
 
 def closed_form_edges(objective: ValidationObjective, x: np.ndarray) -> np.ndarray | None:
-    """Edges at which the hyper-gradient η − Mp would vanish (the paper's theorem, mended).
+    """Edge values at which the hyper-gradient η − Mp would vanish.
 
     On the free edges, with M the map z ↦ (u_ijᵀΛ(z_i − z_j))_ij, a target adjoint z = p + M⁺(η1 − Mp) is the nearest
     to p with M z = η1. A(e)z = C is then linear in e and is solved by bounded least squares.
@@ -28,7 +30,7 @@ def closed_form_edges(objective: ValidationObjective, x: np.ndarray) -> np.ndarr
     if not free.any():
         return None
     systems = [
-        _stationarity(hold_out, part, e, free, eta / len(parts)) for hold_out, part in zip(objective.parts, parts)
+        _stationarity(hold_out, part, e, free, eta / len(parts)) for hold_out, part in zip(objective.hold_outs, parts)
     ]
     matrix = np.concatenate([left for left, _ in systems])
     right = np.concatenate([goal for _, goal in systems])

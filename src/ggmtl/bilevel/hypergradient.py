@@ -1,4 +1,4 @@
-"""Closed forms for the derivative of an outer loss with respect to edges, coupling and hub.
+"""Hyper-gradient (Theorem 1, Eq. 10): derivatives of an outer loss with respect to edges, coupling and hub.
 
 For an outer loss ℓ(V) and C = ∂ℓ/∂V, the adjoint p solves H p = C with H the inner problem's Hessian at V(e). With
 u = w_i − w_j and q = p_i − p_j,
@@ -7,7 +7,8 @@ u = w_i − w_j and q = p_i − p_j,
     ∂ℓ/∂Λ_kk = − Σ_ij e_ij (φ_k/Λ_k) q_k
     ∂ℓ/∂h_k  = − Σ_i (w_ik − w̄_k)(p_ik − p̄_k)
 
-``exact`` takes H; ``frozen`` (the paper's idea for ℓ2) takes the majoriser's A(e∘l) in its place.
+``exact`` uses H; ``frozen`` (the paper's recipe for ℓ2) uses the majoriser's A(e∘l) instead. The paper writes the first
+line with Kronecker products; it is one dot product per edge.
 """
 
 from __future__ import annotations

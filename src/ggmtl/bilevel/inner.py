@@ -1,11 +1,11 @@
-"""The inner problem: the models V(e) that a weighted graph implies.
+"""Inner problem: the models V(e) for given edge values.
 
-    squared_l2   ½ Σ_i ‖X_i w_i − y_i‖² + ½ Σ_ij e_ij uᵀΛu + hub + ridge              one linear solve
-    l2           … + ½λ Σ_ij e_ij √(‖u‖² + ε²) …                                      majorise–minimise, then Newton
-    l1           … + ½λ Σ_ij e_ij Σ_k √(u_k² + ε²) …                                  the same, per coordinate
+    squared_l2   ½ Σ_i ‖X_i w_i − y_i‖² + ½ Σ_ij e_ij uᵀΛu + hub + ridge      (Eq. 2b)   one linear solve
+    l2           … + ½λ Σ_ij e_ij √(‖u‖² + ε²) …                             (Eq. 7)    majorise–minimise, then Newton
+    l1           … + ½λ Σ_ij e_ij Σ_k √(u_k² + ε²) …                         (ours)     the same, per coordinate
 
-with u = w_i − w_j. ε is part of the problem: it keeps every derivative finite where tasks fuse. The majoriser of
-½λ e s at s₀ is ½λ e (‖u‖² + ε² + s₀²)/(2 s₀), a quadratic with edge weight ½λ e/s₀.
+with u = w_i − w_j. ε is part of the problem: it keeps every derivative finite where tasks fuse. The majoriser (Eq. 9)
+of ½λ e s at s₀ is ½λ e (‖u‖² + ε² + s₀²)/(2 s₀), a quadratic with edge weight λ e l, l = ½/s₀ (Eq. 8).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_STEPS = 200
 
 @dataclass(frozen=True)
 class InnerSolution:
-    """Models of all tasks, and what the hyper-gradient needs from their computation.
+    """Models of all tasks, and the quantities that the hyper-gradient reuses.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class InnerSolution:
 
 @dataclass(frozen=True)
 class InnerProblem:
-    """Loss, penalty and strengths; everything but the edge values.
+    """Loss, penalty and strengths: the inner problem without its edge values.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class InnerProblem:
         return np.sqrt(square + self.smoothing**2)
 
     def force(self, differences: np.ndarray) -> np.ndarray:
-        """What one unit of e_ij pulls with, shape (m, p)."""
+        """Pull between the two tasks per unit of e_ij, shape (m, p)."""
         if self.penalty == "squared_l2":
             return differences * self.coupling
         return 0.5 * self.coupling * differences / self.lengths(differences)
@@ -173,7 +173,7 @@ def solve_inner(
 def _solve_robust(
     problem: InnerProblem, edge_values: np.ndarray, start: np.ndarray | None, tol: float, method: str
 ) -> InnerSolution:
-    """Majorise–minimise with Newton steps where they lower the objective more; every step lowers it."""
+    """Newton steps where they lower the objective, majorise–minimise steps otherwise."""
     scale = max(np.linalg.norm(problem.loss.moment), np.finfo(float).tiny)
     if start is None:
         start = prepare(problem.system(edge_values), method).solve(problem.loss.moment).require(1e-6).value
@@ -209,7 +209,7 @@ def _newton_step(
     residual: float,
     method: str,
 ) -> np.ndarray | None:
-    """A damped Newton step that lowers the objective, or None where the majoriser does better."""
+    """A damped Newton step that lowers the objective, or None if there is none."""
     objective = problem.objective(value, edge_values)
     rounding = 1e-13 * abs(objective)
     hessian = prepare(problem.hessian(value, edge_values), method)
@@ -222,7 +222,7 @@ def _newton_step(
         lower = problem.objective(candidate, edge_values)
         if lower <= objective + 1e-4 * length * slope - rounding:
             return candidate
-    # Where the decrease drowns in the objective's rounding, the gradient still tells progress.
+    # Near the minimum the decrease is below the rounding of the objective; the gradient still shows progress.
     candidate = value + step
     shrinks = np.linalg.norm(problem.gradient(candidate, edge_values)) < 0.5 * np.linalg.norm(gradient)
     return candidate if shrinks and abs(slope) < 1e4 * rounding else None

@@ -1,4 +1,4 @@
-"""What a learned graph is made from and what comes out: settings, and the fit."""
+"""Settings of a graph fit, its result, and the refit on all rows that ends Algorithm 1."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ggmtl.statistics.least_squares import LeastSquares
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything but the data that determines a learned graph; strengths in scaled units.
+    """All parameters of a graph fit; strengths are for scaled columns.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Settings:
     sparsity : Sparsity
         ξ, η, γ.
     noise : {"common", "per_task"}
-        Whether all tasks have the same variance of the noise, or each its own, which then weighs its rows.
+        Whether all tasks have the same noise variance, or each its own. Then rows are weighted by its inverse.
     blend : bool
         Whether the levels are averaged by their held-out errors; otherwise the best supported one is taken.
     step : float, optional
@@ -59,7 +59,7 @@ class Settings:
     sizes: Sizes = SIZES
 
     def ridge_for(self, loss: LeastSquares) -> np.ndarray:
-        """ρ per task and coordinate: none on the intercept, except of a task without a single row."""
+        """ρ per task and coordinate. The intercept has none, unless the task has no rows."""
         ridge = np.where(self.slopes, self.ridge, 0.0)
         return np.where(loss.count[:, None] > 0, ridge, max(self.ridge, 1e-10))
 
@@ -76,7 +76,7 @@ class GraphFit:
     Parameters
     ----------
     name : str
-        Which member of the family this is.
+        Name of the level.
     edges, edge_values : arrays of shape (m, 2) and (m,)
         Candidate edges and e.
     coupling, hub : arrays of shape (p,)
@@ -88,11 +88,11 @@ class GraphFit:
     iterations, status, certificate, history
         How the outer problem ended.
     reported_weights : array of shape (m,), optional
-        Weights in [0, 1] to show, zero for edges not to show; from `edge_values` where None.
+        Weights in [0, 1] to report, zero for edges not reported; None: computed from `edge_values`.
     supported : bool
-        Whether the criterion itself, its multiple comparisons counted, prefers this graph to none.
+        Whether the criterion prefers this graph to none, corrected for multiple comparisons.
     precisions : array of shape (n,), optional
-        σ²/σ_i², by which the rows of every task were weighed; all one where None.
+        σ²/σ_i², the weights of every task's rows; None if all are one.
     """
 
     name: str
@@ -111,7 +111,7 @@ class GraphFit:
     precisions: np.ndarray | None = None
 
     def weighed(self, loss: LeastSquares, tasks: np.ndarray | None = None) -> LeastSquares:
-        """The loss, of all tasks or of some, with the tasks' rows weighed as in this fit."""
+        """The loss of all tasks or of some, with rows weighted as in this fit."""
         if self.precisions is None:
             return loss
         return loss.weighted(self.precisions if tasks is None else self.precisions[tasks])
@@ -128,13 +128,13 @@ class GraphFit:
 
 
 def present_problem(fit: GraphFit, loss: LeastSquares, settings: Settings) -> tuple[InnerProblem, np.ndarray]:
-    """The inner problem of a fit on the given rows, with the edges of positive value only, and those values."""
+    """Inner problem of a fit on the given rows, with its edges of positive value, and these values."""
     present = fit.edge_values > 0
     problem = settings.problem(fit.weighed(loss), fit.edges[present], fit.coupling, fit.hub)
     return problem, fit.edge_values[present]
 
 
 def refit(fit: GraphFit, loss: LeastSquares, settings: Settings) -> GraphFit:
-    """The same graph with the models of all rows in `loss`; edges of value zero are left out of the solve."""
+    """The same graph with models refitted on `loss`. Edges of value zero are left out of the solve."""
     problem, values = present_problem(fit, loss, settings)
     return replace(fit, coefficients=solve_inner(problem, values, tol=1e-10).coefficients)

@@ -1,7 +1,6 @@
-"""Minimise a smooth function on a box; the optimisers see nothing but ``value_and_gradient``.
+"""Minimise F on a box, from its value and gradient: the paper's update (Eq. 6) and faster ones.
 
-All of them lower the objective at every accepted step and judge convergence by the projected gradient
-P(x − ∇F(x)) − x, whose largest entry is the certificate.
+Convergence is judged by the projected gradient P(x − ∇F(x)) − x; its largest entry is the certificate.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def projected_gradient(
     tol: float = 1e-5,
     progress: Progress | None = None,
 ) -> Optimum:
-    """The paper's Algorithm 1 with the sign that descends: e ← P(e − ν ∇F(e)).
+    """The update of Algorithm 1 (Eq. 6) with the sign that descends: e ← P(e − ν ∇F(e)).
 
     A `step` is ν of every iteration, as in the paper; the objective may then rise. By default ν starts from the
     Barzilai–Borwein length and is halved until the objective falls (Armijo along the projection arc).
@@ -163,7 +162,7 @@ def trial_steps(
     tol: float = 1e-5,
     progress: Progress | None = None,
 ) -> Optimum:
-    """Take the proposed point wherever it lowers the objective; otherwise quasi-Newton steps."""
+    """Accept proposed points while they lower the objective, then finish with quasi-Newton steps."""
     x = box.project(start)
     value, gradient = function(x)
     if progress:
@@ -208,11 +207,10 @@ def recorded(
     tol: float,
     journal: Journal,
     name: str,
-    progress: Progress | None = None,
 ) -> Optimum:
-    """Run an optimiser with every step in a journal; one that was begun there before goes on from its last step.
+    """Run an optimiser with every step recorded in a journal; a stopped run continues from its last step.
 
-    Quasi-Newton steps begin with a fresh memory there, so that they may differ from those of a run in one go; the
+    Quasi-Newton then starts with an empty memory, so its steps may differ from those of an uninterrupted run. The
     optimum is the same to the tolerance.
     """
     state = journal.resume(name)
@@ -223,8 +221,6 @@ def recorded(
         if iteration or not before:
             history.append(float(value))
             journal.step(name, x=x.copy(), history=list(history))
-            if progress:
-                progress(done + iteration, value, x)
 
     def compute() -> Optimum:
         first = state["x"] if state else start
@@ -235,7 +231,7 @@ def recorded(
 
 
 def reached_so_far(journal: Journal, name: str) -> Optimum | None:
-    """The last step of a recorded run, as an optimum that was interrupted; None where there is none."""
+    """The last step of a recorded run, with status "interrupted"; None if there is none."""
     state = journal.resume(name)
     if state is None:
         return None

@@ -1,6 +1,9 @@
-"""Outer criterion: squared error on rows that the inner problem did not see.
+"""The bilevel problem (Eq. 2): edge values whose models predict held-out rows best.
 
-F(e) = ½ Σ_i ‖X_i^val w_i(e) − y_i^val‖² + ½ξ‖e‖² + η‖e‖₁ + γH(e)
+    min_e  F(e) = ½ Σ_i ‖X_i^val w_i(e) − y_i^val‖² + ½ξ‖e‖² + η‖e‖₁ + γH(e)         (Eq. 2a, outer problem)
+    V(e) = argmin_V of the inner problem (:mod:`ggmtl.bilevel.inner`)                 (Eq. 2b)
+
+The halves make the paper's matrix A and its hyper-gradient exact: its λ is our λ/2, its outer loss is twice ours.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ class HoldOut:
     validation : LeastSquares
         Rows held out.
     mask : array of bool, shape (m,), optional
-        The edges that this part's own training rows propose; the others stay absent here.
+        Edges that the training rows of this part propose; the others are zero here.
     hypergradient : {"exact", "frozen"}
     """
 
@@ -88,7 +91,7 @@ class HoldOut:
         warm: WarmStart | None = None,
         tol: float = 1e-10,
     ) -> Evaluation:
-        """Value and derivatives at edge values and, where given, other strengths than the problem's own."""
+        """Value and derivatives at the edge values; strengths that are given replace those of the problem."""
         warm = warm or WarmStart()
         problem = _with_strengths(self.problem, coupling, hub)
         visible = edge_values if self.mask is None else np.where(self.mask, edge_values, 0.0)
@@ -128,9 +131,30 @@ def evaluate_folds(
     warm: Sequence[WarmStart] | None = None,
     tol: float = 1e-10,
 ) -> list[Evaluation]:
-    """Evaluate every hold-out part; the criterion is the sum."""
+    """Outer loss of every hold-out, without sparsity terms."""
     starts = warm or [WarmStart()] * len(folds)
     return [fold.evaluate(edge_values, coupling, hub, warm=start, tol=tol) for fold, start in zip(folds, starts)]
+
+
+@dataclass(frozen=True)
+class OuterValue:
+    """F(e) and its derivatives for edges, coupling and hub, of shape (m,), (p,), (p,)."""
+
+    value: float
+    edges: np.ndarray
+    coupling: np.ndarray
+    hub: np.ndarray
+
+
+def outer_value(evaluations: Sequence[Evaluation], sparsity: Sparsity, edge_values: np.ndarray) -> OuterValue:
+    """F(e): the losses of all hold-outs plus the sparsity terms."""
+    value, slope = sparsity.value_and_gradient(edge_values)
+    return OuterValue(
+        value + sum(evaluation.value for evaluation in evaluations),
+        slope + np.sum([evaluation.edges for evaluation in evaluations], axis=0),
+        np.sum([evaluation.coupling for evaluation in evaluations], axis=0),
+        np.sum([evaluation.hub for evaluation in evaluations], axis=0),
+    )
 
 
 class BilevelProblem:
@@ -224,9 +248,8 @@ class BilevelProblem:
 
     def value_and_gradient(self, edge_values: np.ndarray) -> tuple[float, np.ndarray]:
         """F(e) and its gradient, shape (m,)."""
-        evaluation = self.evaluate(edge_values)
-        value, gradient = self.sparsity.value_and_gradient(self._check(edge_values))
-        return evaluation.value + value, evaluation.edges + gradient
+        outer = outer_value([self.evaluate(edge_values)], self.sparsity, self._check(edge_values))
+        return outer.value, outer.edges
 
     def _check(self, edge_values: np.ndarray) -> np.ndarray:
         values = np.asarray(edge_values, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Sparsity terms of the outer problem: ½ξ‖e‖² + η‖e‖₁ + γH(e), H(e) = −Σ(e ln e − e)."""
+"""Sparsity terms of the outer problem (Eq. 2a): ½ξ‖e‖² + η‖e‖₁ + γH(e), H(e) = −Σ(e ln e − e)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from ggmtl.errors import ParameterError
 
-# The slope of H at zero is +∞. Below the floor H continues as a straight line; the floor is part of the problem.
+# The slope of H at zero is +∞. Below this floor H continues as a straight line, which is part of the problem.
 ENTROPY_FLOOR = 1e-6
 
 

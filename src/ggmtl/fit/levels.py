@@ -59,7 +59,6 @@ def learn_levels(
             simple["hub"].hub if settings.hub else np.zeros(total.n_features),
             partial(candidate_models, settings=settings),
             ENTROPY_LEVELS if choose_entropy else (),
-            None,
             journal,
         )[:: -1 if choose_entropy else 1]
     graphs = [replace(fit, precisions=precisions) for fit in graphs]

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ggmtl.bilevel.level import GraphFit, Settings
 from ggmtl.bilevel.optimizers import Box, quasi_newton
-from ggmtl.bilevel.problem import HoldOut, evaluate_folds
+from ggmtl.bilevel.problem import HoldOut, evaluate_folds, outer_value
 from ggmtl.bilevel.sparsity import Sparsity
 from ggmtl.data.folds import deal_folds
 from ggmtl.data.reading import read_training
@@ -252,9 +252,8 @@ def _relearn_by_validation(plan: Plan, folded: FoldedLoss) -> np.ndarray:
         nonlocal warm
         evaluations = evaluate_folds(parts, e, warm=warm, tol=1e-6)
         warm = [evaluation.warm for evaluation in evaluations]
-        value, gradient = plan.sparsity.value_and_gradient(e)
-        value += sum(evaluation.value for evaluation in evaluations)
-        return value / scale, (gradient + np.sum([part.edges for part in evaluations], axis=0)) / scale
+        outer = outer_value(evaluations, plan.sparsity, e)
+        return outer.value / scale, outer.edges / scale
 
     box = Box(plan.fixed.astype(float), np.ones(len(plan.fixed)))
     proposed = np.any(plan.masks, axis=0)
