@@ -27,6 +27,20 @@ class Fault:
 
 FAULTS = (
     Fault(
+        "task labels joined as floats",
+        "data/labels.py",
+        'return _exactly([label for part in parts for label in part.tolist()], "task labels")',
+        "return np.concatenate(parts)",
+        "data/test_labels.py",
+    ),
+    Fault(
+        "task labels of a CSV file read as numbers",
+        "statistics/streaming/sources.py",
+        "schema = _with_type(schema, options.task, arrow.string())",
+        "pass",
+        "data/test_labels.py",
+    ),
+    Fault(
         "equal rows of discrete data held out together",
         "data/folds.py",
         "np.where(varied & (repetition > 0), _mix(keys + _mix(repetition)), keys)",

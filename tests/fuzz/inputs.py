@@ -87,7 +87,7 @@ def _target(kind, X, tasks, rng):
 @st.composite
 def labels(draw, n):
     """Distinct task labels: numbers, dates or text that means something elsewhere."""
-    kind = draw(st.sampled_from(["int", "negative", "float", "bool", "date", "odd", "text"]))
+    kind = draw(st.sampled_from(["int", "negative", "float", "bool", "date", "odd", "text", "large", "unsigned"]))
     if kind == "odd":
         return np.array(draw(st.permutations(ODD_NAMES))[:n])
     if kind == "text":
@@ -95,6 +95,10 @@ def labels(draw, n):
         return np.array(draw(st.lists(text, min_size=n, max_size=n, unique_by=lambda name: name.rstrip("\x00"))))
     if kind == "bool" and n <= 2:
         return np.array([False, True])[:n]
+    if kind == "large":
+        return 2**53 + np.array(draw(st.permutations(range(n))), dtype=np.int64)
+    if kind == "unsigned":
+        return (2**63 - 1 + np.arange(n).astype(object)).astype(np.uint64)
     if kind == "date":
         return np.datetime64("2026-01-30", "D") + np.arange(n)
     return np.arange(n) * {"int": 1, "negative": -7, "float": 0.5}.get(kind, 3)

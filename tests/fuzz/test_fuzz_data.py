@@ -8,6 +8,7 @@ from inputs import ODD_NAMES, tables
 
 from ggmtl import BilevelProblem, TaskGraph, TaskStatistics, datasets
 from ggmtl.data.folds import deal_folds
+from ggmtl.data.labels import join_labels, locate_tasks, numbers_in_text, read_labels
 from ggmtl.data.task_data import TaskData
 from ggmtl.inspection import fuzzy_graph_scores, markov_clusters, task_rmse
 
@@ -59,6 +60,39 @@ def test_folds_are_balanced_and_follow_their_rows(table, k, seed):
     statistics = attempt(TaskStatistics.from_arrays, table.X, table.y, table.tasks, folds=k)
     if statistics is not None:
         np.testing.assert_allclose(sum(statistics.fold(j).count for j in range(k)), statistics.count)
+
+
+WHOLE = st.one_of(st.integers(-3, 3), st.sampled_from([2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1]))
+NUMBERS = st.one_of(WHOLE, st.sampled_from([2**63, 2**63 + 1, 2**64 - 1, 2**64, 0.5, 1.0, 2.0**53, 2.0**63]))
+
+
+@fuzz(
+    ci=60, long=3000, fitted=st.lists(NUMBERS, min_size=1, max_size=4), asked=st.lists(NUMBERS, min_size=1, max_size=4)
+)
+def test_number_labels_are_compared_exactly_or_refused(fitted, asked):
+    tasks = attempt(read_labels, fitted, "tasks", len(fitted))
+    labels = attempt(read_labels, asked, "tasks", len(asked))
+    if tasks is None or labels is None:
+        return
+    assert tasks.tolist() == fitted
+    known = np.unique(tasks)
+    assert len(known) == len(set(fitted))
+    position = attempt(locate_tasks, known, labels)
+    if position is not None:
+        names = known.tolist()
+        assert [names[k] if k >= 0 else None for k in position] == [a if a in fitted else None for a in asked]
+    both = attempt(join_labels, [tasks, labels])
+    if both is not None:
+        assert both.tolist() == fitted + asked
+
+
+TEXT = st.one_of(st.text("01.-e ", max_size=4), st.sampled_from(["007", "7", "1e3", "1000", "true", "TRUE", "1" * 20]))
+
+
+@fuzz(ci=60, long=2000, labels=st.lists(TEXT, min_size=1, max_size=4, unique=True))
+def test_text_that_means_numbers_keeps_labels_apart(labels):
+    read = numbers_in_text(np.array(labels))
+    assert len(set(read.tolist())) == len(labels)
 
 
 @st.composite

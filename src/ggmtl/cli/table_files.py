@@ -111,7 +111,9 @@ def _labels(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     if not pc.all(pc.match_substring_regex(text, _WHOLE_NUMBER)).as_py():
         return text
     with suppress(pa.ArrowInvalid):
-        return pc.cast(pc.replace_substring_regex(text, r"\.0*$", ""), pa.int64())
+        numbers = pc.cast(pc.replace_substring_regex(text, r"\.0*$", ""), pa.int64())
+        # Two ways to write one number may be two labels.
+        return numbers if len(pc.unique(numbers)) == len(pc.unique(text)) else text
     return text
 
 

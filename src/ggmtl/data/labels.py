@@ -1,7 +1,8 @@
-"""Labels of tasks: reading them, and finding them again."""
+"""Labels of tasks: read, compared and joined exactly, so that two labels are one task only if they are equal."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,11 @@ from ggmtl.data.frames import is_missing, plain, series_to_numpy
 from ggmtl.errors import InputError, InputTypeError, did_you_mean
 
 _UNSEEN_REMEDY = 'Use unseen="hub" to predict them with the common model, or add_task() to attach them.'
+
+
+# Whole numbers from here on share their float64 with others.
+_LARGEST_WHOLE = 2**53
+_WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.0*)?")
 
 
 def read_labels(values: Any, name: str, n_rows: int) -> np.ndarray:
@@ -30,15 +36,53 @@ def read_labels(values: Any, name: str, n_rows: int) -> np.ndarray:
         )
     if labels.dtype == object:
         kinds = {type(label) for label in labels}
-        if all(issubclass(kind, str) for kind in kinds):
-            return labels.astype(str)
-        if len(kinds) > 1 and any(issubclass(kind, str) for kind in kinds):
+        if len({issubclass(kind, str) for kind in kinds}) > 1:
             raise InputTypeError(
                 f"Column {name!r} mixes labels of type {', '.join(sorted(kind.__name__ for kind in kinds))}. "
                 "Make them all strings or all numbers."
             )
-        return np.array(labels.tolist())
+        return _exactly(labels.tolist(), name)
     return labels
+
+
+def _exactly(given: list[Any], name: str) -> np.ndarray:
+    """The labels in a type of NumPy's that tells all of them apart; refused where there is none."""
+    converted = np.array(given, dtype=_number_type(given))
+    if converted.tolist() == given:
+        return converted
+    changed, became = next(pair for pair in zip(given, converted.tolist()) if pair[0] != pair[1])
+    remedy = "Leave out the zero characters at its end." if isinstance(changed, str) else "Write the labels as text."
+    raise InputError(f"Column {name!r}: the label {changed!r} would be read as {became!r}. {remedy}")
+
+
+def _number_type(given: list[Any]) -> Any:
+    """The type for numbers, of which NumPy itself makes floats or objects where some are large; None for others."""
+    kinds = (int, float, np.integer, np.floating)
+    if not given or not all(isinstance(label, kinds) and not isinstance(label, bool) for label in given):
+        return None
+    if not all(isinstance(label, (int, np.integer)) for label in given):
+        return np.float64
+    lowest, highest = min(given), max(given)
+    if lowest >= -(2**63) and highest < 2**63:
+        return np.int64
+    return np.uint64 if lowest >= 0 and highest < 2**64 else np.float64
+
+
+def join_labels(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """All labels in one array whose type holds each of them exactly."""
+    if len({part.dtype for part in parts}) == 1 or not all(part.dtype.kind in "biuf" for part in parts):
+        return np.concatenate(parts)
+    return _exactly([label for part in parts for label in part.tolist()], "task labels")
+
+
+def numbers_in_text(labels: np.ndarray) -> np.ndarray:
+    """Labels read as text, as whole numbers where each is written as one and no two mean the same number."""
+    found = [_WHOLE_NUMBER.fullmatch(label) for label in labels.tolist()]
+    numbers = [int(match[0].partition(".")[0]) for match in found if match]
+    distinct = set(numbers)
+    if len(distinct) < len(labels) or max(distinct) >= 2**63 or min(distinct) < -(2**63):
+        return labels
+    return np.array(numbers, dtype=np.int64)
 
 
 def locate_tasks(tasks: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -49,8 +93,40 @@ def locate_tasks(tasks: np.ndarray, labels: np.ndarray) -> np.ndarray:
         order = np.argsort(written)
         found = locate_tasks(written[order], labels.astype(str))
         return np.where(found >= 0, order[found], -1)
+    exact: Any = True
+    if _sort(tasks) == "number":
+        tasks = _widest(tasks)
+        labels, exact = _in_type_of(tasks, _widest(labels))
     position = np.minimum(np.searchsorted(tasks, labels), len(tasks) - 1)
-    return np.where(tasks[position] == labels, position, -1)
+    return np.where(exact & (tasks[position] == labels), position, -1)
+
+
+def _widest(numbers: np.ndarray) -> np.ndarray:
+    """The numbers as float64, uint64 or int64, whichever holds all of their type."""
+    dtype = np.float64 if numbers.dtype.kind == "f" else np.uint64 if numbers.dtype == np.uint64 else np.int64
+    return numbers.astype(dtype, copy=False)
+
+
+def _in_type_of(tasks: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, Any]:
+    """The labels in the type of the tasks, and which of them that type holds."""
+    if labels.dtype == tasks.dtype:
+        return labels, True
+    if labels.dtype.kind == "f":
+        large = np.abs(labels) >= _LARGEST_WHOLE
+        if large.any() and max(abs(int(tasks[0])), abs(int(tasks[-1]))) >= _LARGEST_WHOLE:
+            raise InputError(
+                f"The task labels are {labels.dtype} here and were {tasks.dtype} in fit: {labels[large][0].item()!r} "
+                f"may stand for several whole numbers. Pass them as {tasks.dtype}, or use text in both places."
+            )
+        exact = ~large & (np.floor(labels) == labels)
+        labels = np.where(exact, labels, 0.0).astype(np.int64)
+    elif tasks.dtype.kind == "f":
+        exact = labels.astype(np.float64) == labels.astype(object)
+        return labels.astype(np.float64), exact.astype(bool)
+    else:
+        exact = np.ones(len(labels), dtype=bool)
+    fits = labels >= 0 if tasks.dtype == np.uint64 else labels <= np.array(2**63 - 1, dtype=labels.dtype)
+    return labels.astype(tasks.dtype), exact & fits
 
 
 def unknown_tasks_message(unknown: Sequence[object], known: np.ndarray, remedy: str = _UNSEEN_REMEDY) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ggmtl.data.labels import read_labels
 from ggmtl.errors import InputError
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class TaskData:
     def __post_init__(self):
         X = np.ascontiguousarray(self.X, dtype=np.float64)
         y = np.asarray(self.y, dtype=np.float64)
-        tasks = np.asarray(self.tasks)
+        tasks = self.tasks if isinstance(self.tasks, np.ndarray) else read_labels(self.tasks, "tasks", len(self.tasks))
         if X.ndim != 2 or y.shape != (len(X),) or tasks.shape != (len(X),):
             raise InputError(
                 f"X must have shape (rows, d), y and tasks shape (rows,). "

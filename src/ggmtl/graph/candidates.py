@@ -16,7 +16,7 @@ from scipy.spatial import cKDTree
 from sklearn.neighbors import NearestNeighbors
 
 from ggmtl import kernels
-from ggmtl.data.labels import locate_tasks
+from ggmtl.data.labels import locate_tasks, read_labels
 from ggmtl.errors import InputError, ParameterError, did_you_mean
 from ggmtl.runtime.sizes import SIZES, Sizes
 
@@ -271,7 +271,7 @@ def _positions(pairs: Any, task_names: np.ndarray, parameter: str) -> np.ndarray
     pairs = [tuple(pair) for pair in pairs]
     if not pairs:
         return np.empty((0, 2), dtype=np.int64)
-    labels = np.array([label for pair in pairs for label in pair])
+    labels = read_labels([label for pair in pairs for label in pair], parameter, 2 * len(pairs))
     position = locate_tasks(task_names, labels)
     if (position < 0).any():
         unknown = labels[position < 0][0]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ggmtl.data.labels import locate_tasks
+from ggmtl.data.labels import join_labels, locate_tasks
 from ggmtl.fit.family import Family
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.state import FittedState
@@ -54,10 +54,11 @@ def with_rows(state: FittedState, statistics: TaskStatistics) -> FittedState:
 
 def _inserted(state: FittedState, label: np.ndarray, attached: AttachedTask, noise: float) -> FittedState:
     """The state with a task at its place among the sorted labels."""
-    position = int(np.searchsorted(state.task_names, label[0]))
+    labels = join_labels([state.task_names, label])
+    position = int(np.searchsorted(labels[:-1], labels[-1]))
     old, family, graph = state.level, state.family, state.graph
     fit = insert_task(old, attached, position)
-    names = np.concatenate([state.task_names[:position], label, state.task_names[position:]])
+    names = np.concatenate([labels[:position], labels[-1:], labels[position:-1]])
     new = fit.edges[len(old.edges) :]
     weights = beside_heaviest(fit.edges, fit.edge_values, len(names))[len(old.edges) :]
     edges = np.concatenate([graph.edges + (graph.edges >= position), new])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ggmtl.data.folds import check_fold_number, hash_folds, share_of_repetitions
+from ggmtl.data.labels import join_labels, numbers_in_text
 from ggmtl.data.reading import check_range
 from ggmtl.errors import InputError, InputTypeError, ParameterError
 from ggmtl.kernels import segment_cross_products
@@ -41,6 +42,8 @@ class StatisticsBuilder:
         Number of folds K; the fold of a row is a hash of its features and target, modulo K.
     batch_rows : int, optional
         Rows of the buffer; by default as many as fill 32 MB.
+    numbers_in_text : bool
+        Whether labels come as text that may be whole numbers, as from a CSV file.
 
     Examples
     --------
@@ -51,13 +54,20 @@ class StatisticsBuilder:
     [1.0, 20.0]
     """
 
-    def __init__(self, feature_names: Sequence[str], folds: int | None = None, batch_rows: int | None = None):
+    def __init__(
+        self,
+        feature_names: Sequence[str],
+        folds: int | None = None,
+        batch_rows: int | None = None,
+        numbers_in_text: bool = False,
+    ):
         if folds is not None:
             check_fold_number(folds)
         if batch_rows is not None and batch_rows < 1:
             raise ParameterError(f"batch_rows must be at least 1. Got {batch_rows} instead.")
         self.feature_names = tuple(feature_names)
         self.n_folds = folds
+        self._numbers_in_text = numbers_in_text
         width = len(self.feature_names) + 2
         size = batch_rows or max(_BUFFER_BYTES // (8 * width), 1024)
         self._rows = np.empty((size, width))
@@ -220,7 +230,9 @@ class StatisticsBuilder:
             raise InputError("There are no rows to collect statistics from.")
         self._check_range()
         self._resize(self.n_tasks)
-        names = np.concatenate(self._labels)
+        names = join_labels(self._labels)
+        if self._numbers_in_text:
+            names = numbers_in_text(names)
         order = np.argsort(names, kind="stable")
         cross, origin = _permuted(self._cross, order), self._origin
         self._start()

@@ -11,6 +11,7 @@ import numpy as np
 
 from ggmtl.data.folds import deal_folds
 from ggmtl.data.frames import as_frame
+from ggmtl.data.labels import join_labels, locate_tasks
 from ggmtl.data.reading import read_training
 from ggmtl.data.task_data import TaskData
 from ggmtl.errors import InputError, InputTypeError, ParameterError, did_you_mean
@@ -238,7 +239,7 @@ class TaskStatistics(StreamReaders):
     def __sub__(self, other: TaskStatistics) -> TaskStatistics:
         if not isinstance(other, TaskStatistics):
             return self._combine(other, -1.0)
-        unknown = np.setdiff1d(other.task_names, self.task_names)
+        unknown = other.task_names[locate_tasks(self.task_names, other.task_names) < 0]
         if len(unknown):
             raise InputError(f"Cannot subtract task {unknown[0]!r}: it is not among the tasks subtracted from.")
         return self._combine(other, -1.0)
@@ -258,10 +259,11 @@ class TaskStatistics(StreamReaders):
             )
         keep_folds = self.has_folds and other.has_folds and len(self.cross) == len(other.cross)
         left, right = (self, other) if keep_folds else (self.total(), other.total())
-        names = np.union1d(left.task_names, right.task_names)
+        names, position = np.unique(join_labels([left.task_names, right.task_names]), return_inverse=True)
+        here, there = np.split(position.reshape(-1), [left.n_tasks])
         cross = np.zeros((len(left.cross), len(names), *left.cross.shape[2:]))
-        cross[:, np.searchsorted(names, left.task_names)] += left.cross
-        cross[:, np.searchsorted(names, right.task_names)] += sign * right._about(left.origin)
+        cross[:, here] += left.cross
+        cross[:, there] += sign * right._about(left.origin)
         return TaskStatistics(cross, left.origin, names, left.feature_names, keep_folds)
 
 

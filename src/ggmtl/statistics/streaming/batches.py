@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ggmtl.data.labels import read_labels
 from ggmtl.errors import InputError, InputTypeError, ParameterError, did_you_mean, require
 
 if TYPE_CHECKING:
@@ -294,10 +295,8 @@ def _code_labels(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Distinct labels (text as str, whole numbers as int64) and the position of each row's label among them."""
     encoded = array.dictionary_encode()
     labels = encoded.dictionary.to_numpy(zero_copy_only=False)
-    if is_text(array.type):
-        labels = labels.astype(str)
-    elif labels.dtype == object:
-        labels = np.array(labels.tolist())
+    if labels.dtype == object:
+        labels = read_labels(labels, "task labels", len(labels))
     elif labels.dtype.kind in "iu" and labels.dtype != np.uint64:
         labels = labels.astype(np.int64)
     return labels, encoded.indices.to_numpy()

@@ -83,8 +83,9 @@ class StreamReaders:
     ) -> TaskStatistics:
         """Collect the statistics of CSV files that need not fit in memory.
 
-        Everything as in :meth:`from_parquet`. Whole numbers in feature and target columns are read as floats; the
-        type of the task labels is that of the first lines of the first file. An empty field is a missing value.
+        Everything as in :meth:`from_parquet`. Whole numbers in feature and target columns are read as floats. Task
+        labels are read as text, and become whole numbers where all are written as such, without leading zeros. An
+        empty field is a missing value.
         """
         from ggmtl.statistics.streaming.sources import FileSource
 

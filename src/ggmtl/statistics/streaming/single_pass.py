@@ -79,17 +79,20 @@ def read_source(source: FileSource | StreamSource, options: StreamOptions) -> Ta
         columns = text_columns(source.schema, features)
         categories = _all_categories(source.batches(columns), columns)
     plan = plan_columns(source.schema, options, categories, source.name)
-    statistics = read_batches(source.batches(plan.columns), plan, options)
+    statistics = read_batches(source.batches(plan.columns), plan, options, source.writes_labels)
     if statistics is None:
         raise InputError(f"{source.name} has no rows to collect statistics from.")
     return statistics
 
 
 def read_batches(
-    batches: Iterable[tuple[str, pa.RecordBatch]], plan: ColumnPlan, options: StreamOptions
+    batches: Iterable[tuple[str, pa.RecordBatch]],
+    plan: ColumnPlan,
+    options: StreamOptions,
+    numbers_in_text: bool = False,
 ) -> TaskStatistics | None:
     """Σ z zᵀ of every task and fold over the batches; None where there is no row."""
-    builder = StatisticsBuilder(plan.feature_names, options.folds, options.batch_rows)
+    builder = StatisticsBuilder(plan.feature_names, options.folds, options.batch_rows, numbers_in_text)
     reader = RowReader(plan, builder, options.drop_missing)
     reporter, source = _Reporter(options.progress), "stream"
     for source, batch in batches:

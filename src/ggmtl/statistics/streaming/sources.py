@@ -32,6 +32,8 @@ class FileSource:
         self._files, self._base = find_files(path, file_format)
         self._name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else f"{self._files[0]} (and others)"
         self._data = self._open(None)
+        # Whether task labels are read as the text that is written.
+        self.writes_labels = False
 
     @property
     def name(self) -> str:
@@ -44,20 +46,31 @@ class FileSource:
         return self._data.schema
 
     def prepare(self, options: StreamOptions, features: Sequence[str]) -> None:
-        """Read the numbers of a CSV file as float64, whatever its first lines look like; refuse other encodings."""
-        if self._format != "csv":
-            return
-        arrow = require("pyarrow", "cli", "Reading CSV files")
+        """Settle the types of columns that are written as text, in a CSV file or in the name of a folder.
+
+        Numbers are read as float64, whatever the first lines look like. Task labels stay text, so that 007 is not 7.
+        """
+        arrow = require("pyarrow", "cli", f"Reading {self._format} files")
         schema, types = self.schema, arrow.types
-        for column in (options.task, options.target, *features):
+        written = self._format == "csv" or options.task in self._folder_keys()
+        self.writes_labels = written and options.task not in features
+        if self.writes_labels and not types.is_binary(schema.field(options.task).type):
+            schema = _with_type(schema, options.task, arrow.string())
+        for column in (options.task, options.target, *features) if self._format == "csv" else ():
             # Text that is not UTF-8 is taken for bytes.
             if types.is_binary(schema.field(column).type):
                 raise InputError(not_utf8_message(self._name, column))
-        for column in (*features, options.target, options.sample_weight):
+        for column in (*features, options.target, options.sample_weight) if self._format == "csv" else ():
             kind = schema.field(column).type if column in schema.names else None
             if column is not None and kind is not None and (types.is_integer(kind) or types.is_null(kind)):
-                schema = schema.set(schema.get_field_index(column), arrow.field(column, arrow.float64()))
-        self._data = self._open(schema)
+                schema = _with_type(schema, column, arrow.float64())
+        if schema != self.schema:
+            self._data = self._open(schema)
+
+    def _folder_keys(self) -> set[str]:
+        """Columns whose values are in the names of folders."""
+        keys = (self._dataset.get_partition_keys(part.partition_expression) for part in self._data.get_fragments())
+        return set().union(*keys)
 
     def batches(self, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The name of a file and a batch of its rows, until there are no more."""
@@ -101,12 +114,16 @@ class FileSource:
 
     def _open(self, schema: pa.Schema | None) -> Any:
         arrow = require("pyarrow", "cli", f"Reading {self._format} files")
+        folders: Any = "hive"
+        if schema is not None and self._folder_keys():
+            keys = arrow.schema([schema.field(key) for key in schema.names if key in self._folder_keys()])
+            folders = self._dataset.partitioning(keys, flavor="hive")
         try:
             return self._dataset.dataset(
                 self._files,
                 schema=schema,
                 format=self._file_format(),
-                partitioning="hive",
+                partitioning=folders,
                 partition_base_dir=self._base,
             )
         except (arrow.ArrowException, OSError) as error:
@@ -137,6 +154,7 @@ class StreamSource:
         # A reader can be read once; everything else hands out a new stream every time it is asked.
         self._stream = stream
         self._reader = arrow.RecordBatchReader.from_stream(stream)
+        self.writes_labels = False
         self._is_fresh, self._once = True, isinstance(stream, arrow.RecordBatchReader)
 
     @property
@@ -170,6 +188,10 @@ class StreamSource:
 def _tells_of_encoding(error: Exception) -> bool:
     """Whether Arrow's words are those for text that is not UTF-8, first met after the types were settled."""
     return "invalid utf8" in str(error).lower()
+
+
+def _with_type(schema: pa.Schema, column: str, kind: pa.DataType) -> pa.Schema:
+    return schema.set(schema.get_field_index(column), schema.field(column).with_type(kind))
 
 
 def _as_kind(array: pa.Array, kind: pa.DataType) -> pa.Array:
