@@ -217,15 +217,13 @@ def _quietly(function, *arguments):
         return function(*arguments)
 
 
-def test_paper_variant_without_a_grid_is_the_plain_regressor():
+def test_paper_variant_without_a_grid_is_the_recipe_of_the_regressor():
     from ggmtl import GGMTLRegressor
 
     train, test = small_data()
     options = {"max_iter": 30, "random_state": 0}
     chosen = _quietly(PaperGGMTL("squared_l2", (0.1,), (0.0,), False, **options).fit, train)
-    plain = GGMTLRegressor(
-        criterion="validation", hub=False, candidates=KNN(10), validation=0.2, coupling=1.5, edge_entropy=0.0, **options
-    )
+    plain = GGMTLRegressor.paper(coupling=1.5, edge_entropy=0.0, edge_solver="quasi_newton", **options)
     _quietly(lambda: plain.fit(train.X, train.y, tasks=train.tasks))
     np.testing.assert_allclose(chosen.predict(test), plain.predict(test.X, tasks=test.tasks))
 
