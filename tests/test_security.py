@@ -1,12 +1,17 @@
 """Nothing that a user can be sent is executed, leaves its folder, or speaks to a terminal, a page or a spreadsheet."""
 
 import ast
+import csv
 import hashlib
 import importlib
 import io
+import os
 import pickle
 import pkgutil
 import re
+import shutil
+import subprocess
+import sys
 import zipfile
 from pathlib import Path, PurePosixPath
 
@@ -14,10 +19,11 @@ import numpy as np
 import pytest
 
 import ggmtl
-from ggmtl import TaskGraph, load_model
-from ggmtl.datasets import _files
+from ggmtl import GGMTLRegressor, TaskGraph, load_model
+from ggmtl.datasets import _files, make_clusters
 from ggmtl.datasets._files import read_npz
 from ggmtl.errors import InputError, ModelFileError
+from ggmtl.inspection import explain_edge
 from ggmtl.statistics.streaming.partials import from_bytes
 
 SOURCE = Path(ggmtl.__file__).parent
@@ -156,3 +162,36 @@ def test_names_stay_text_in_tables_pages_and_graph_files(tmp_path):
     assert "\x1b" not in page
     graph.to_graphml(tmp_path / "g.graphml")
     assert b"\x1b" not in (tmp_path / "g.graphml").read_bytes()
+
+
+def test_names_with_carriage_returns_stay_in_one_cell(tmp_path):
+    TaskGraph([[0, 1]], [0.5], np.array(["a\r=1+1", "b"])).to_csv(tmp_path / "g.csv")
+    with (tmp_path / "g.csv").open(newline="", encoding="utf-8") as stream:
+        assert len(stream.read().replace('"a\r=1+1"', "x").splitlines()) == 2
+    with (tmp_path / "g.csv").open(newline="", encoding="utf-8") as stream:
+        assert list(csv.reader(stream))[1][:2] == ["a\r=1+1", "b"]
+
+
+def test_explanations_print_no_control_characters():
+    data = make_clusters(3, n_tasks=6, n_features=2, n_samples=20, random_state=0)
+    names = np.array([f"\x1b[31m{task}" for task in data.tasks.tolist()])
+    model = GGMTLRegressor().fit(data.X, data.y, tasks=names)
+    assert "\x1b" not in explain_edge(model, model.tasks_[0], model.tasks_[1]).describe()
+    assert "\x1b" not in str(model.summary())
+
+
+def test_fit_without_a_writable_place_for_the_kernels_cache(tmp_path):
+    pytest.importorskip("numba")
+    copy = tmp_path / "ggmtl"
+    shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    # A file where the folder would be: as root, a folder without permissions can still be written.
+    (copy / "kernels" / "__pycache__").touch()
+    code = (
+        "import logging; logging.basicConfig()\n"
+        "import numpy as np; from ggmtl.kernels import inverse_blocks\n"
+        "print(inverse_blocks(np.eye(2)[None], np.ones((1, 2)))[0].round(9).tolist() == [[[0.5, 0.0], [0.0, 0.5]]])"
+    )
+    nowhere = {"HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null", "PYTHONPATH": str(tmp_path), "GGMTL_KERNELS": ""}
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | nowhere, capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
+    assert done.stderr.count("cache") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import os
 import subprocess
 import sys
 import time
@@ -505,3 +506,19 @@ def test_without_typer_the_message_says_what_to_install():
     assert done.returncode == 1
     assert 'pip install "ggmtl[cli]"' in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_output_that_is_not_utf8_has_ascii_symbols_and_no_traceback(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = "\n".join(f"{'ab'[k % 2]},{rng.normal()},{rng.normal()}" for k in range(40))
+    (tmp_path / "data.csv").write_text(f"task,x,y\n{rows}\n")
+    code = "from ggmtl.cli import main; main()"
+    call = ["compare", "data.csv", "--task", "task", "--target", "y", "--methods", "Pooled,Independent", "--folds", "2"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *call],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr.decode("ascii")
+    assert "+/- s.e." in done.stdout.decode("ascii")

@@ -17,7 +17,7 @@ import typer
 from ggmtl import __version__
 from ggmtl.cli import comparison, workflow
 from ggmtl.cli.table_files import MODELS, TABLES, check_output, check_page
-from ggmtl.cli.terminal import complain, say, show_comparison, show_summary, working
+from ggmtl.cli.terminal import complain, say, show_comparison, show_summary, use_ascii_where_needed, working
 from ggmtl.errors import GGMTLError, InputError
 from ggmtl.estimators.regressor import GGMTLRegressor
 from ggmtl.inspection.summary.collect import summarize
@@ -57,6 +57,7 @@ class Unseen(StrEnum):
 
 def run() -> None:
     """Entry point."""
+    use_ascii_where_needed()
     app()
 
 

@@ -126,15 +126,6 @@ def _check_separator(path: Path, header: str) -> None:
         )
 
 
-def write_cells(cells: list[list[str]], path: Path) -> None:
-    """Write a CSV file, whole or not at all."""
-    buffer = io.StringIO(newline="")
-    # The writer does not see that a carriage return alone ends a line for many readers.
-    odd = any("\r" in cell for row in cells for cell in row)
-    csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL).writerows(cells)
-    write_whole(path, buffer.getvalue().encode("utf-8"))
-
-
 def write_table(table: pa.Table, path: Path) -> None:
     """Write a CSV or Parquet file, whole or not at all."""
     buffer = io.BytesIO()

@@ -1,9 +1,12 @@
-"""What people see in the terminal. Names come from files: they are text, never markup or control codes."""
+"""Output in the terminal. Names come from files, so they are printed as text, never as markup or control codes."""
 
 from __future__ import annotations
 
+import codecs
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from threading import Event, Thread
 from time import perf_counter
 from typing import Any, Literal
@@ -31,6 +34,24 @@ _GOOD, _QUIET = "green", "dim"
 FIRST_LINE, NEXT_LINE = 2.0, 5.0
 
 
+# For terminals whose encoding lacks a symbol; any other character becomes a question mark.
+_ASCII = {"±": "+/-", "−": "-", "–": "-", "←": "<-", "→": "->", "…": "...", "·": "|", "“": '"', "”": '"', "’": "'"}
+
+
+def use_ascii_where_needed() -> None:
+    """Replace symbols that an output cannot encode, such as a Windows console redirected to a file."""
+
+    def replace(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        return "".join(_ASCII.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
+
+    codecs.register_error("ggmtl_ascii", replace)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="ggmtl_ascii")
+
+
 def console(error: bool = False) -> Console:
     """A console on standard output, or on standard error."""
     return Console(stderr=error, highlight=False, soft_wrap=True)
@@ -54,9 +75,9 @@ def complain(text: Any) -> None:
 
 @contextmanager
 def working(what: str) -> Iterator[Any]:
-    """Show that something takes time, and how long it has taken; yields a function that changes the words.
+    """Show that a step is running and for how long; yields a function that changes the text.
 
-    In a terminal the line is redrawn and vanishes at the end; elsewhere a line is written every few seconds.
+    In a terminal the line is redrawn and removed at the end. Elsewhere a line is written every few seconds.
     """
     if not console(error=True).is_terminal:
         with _log_lines(what) as change:
@@ -149,7 +170,7 @@ def show_comparison(comparison: Comparison) -> None:
     out.print()
     out.print(plain(comparison.verdict, "bold"))
     if any(entry.name == "Hub" for entry in comparison.standings):
-        note = "Hub draws all slopes to its common model alike; GGMTL draws each as strongly as it pays."
+        note = "Hub shrinks all slopes to its common model by the same amount; GGMTL estimates the amount for each."
         out.print(plain(note, _QUIET))
     if comparison.n_unscored:
         out.print(plain(f"Not scored: {count(comparison.n_unscored, 'row')} of tasks with a single fold.", _QUIET))

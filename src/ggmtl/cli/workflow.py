@@ -16,7 +16,6 @@ from ggmtl.cli.table_files import (
     read_cells,
     read_table,
     without_missing,
-    write_cells,
     write_table,
 )
 from ggmtl.data.labels import locate_tasks, read_labels, unknown_tasks_message
@@ -24,6 +23,7 @@ from ggmtl.errors import InputError, ModelFileError
 from ggmtl.estimators.model_file.state import read_notes, write_model
 from ggmtl.estimators.regressor import GGMTLRegressor, load_model
 from ggmtl.inspection.summary.collect import summarize
+from ggmtl.runtime.files import write_csv
 
 _FACT = "command_line"
 
@@ -147,7 +147,7 @@ def write_predictions(path: Path, source: Path, table: pa.Table, kept: np.ndarra
         write_table(table.take(kept).append_column(name, pa.chunked_array([values])), path)
         return
     rows = ([*cells[row + 1], repr(value)] for row, value in zip(kept.tolist(), values.tolist()))
-    write_cells([[*cells[0], name], *rows], path)
+    write_csv(path, [[*cells[0], name], *rows])
 
 
 def check_tasks(model: GGMTLRegressor, frame: pa.Table) -> None:

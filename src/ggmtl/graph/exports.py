@@ -6,9 +6,7 @@ mistake for markup or for a formula. Files appear whole or not at all.
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +15,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from ggmtl.errors import InputError, require
-from ggmtl.runtime.files import write_whole
+from ggmtl.runtime.files import write_csv, write_whole
 
 if TYPE_CHECKING:
     from ggmtl.graph.task_graph import TaskGraph
@@ -84,11 +82,8 @@ def to_edge_list_csv(graph: TaskGraph, path: str | Path) -> None:
     Text that a spreadsheet would run as a formula gets a leading apostrophe; numbers stay numbers.
     """
     names = [_cell(name) for name in plain_names(graph)]
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["task_a", "task_b", "weight"])
-    writer.writerows([names[i], names[j], repr(weight)] for i, j, weight in _edges(graph))
-    write_whole(path, text.getvalue().encode("utf-8", errors="replace"))
+    rows = ([names[i], names[j], repr(weight)] for i, j, weight in _edges(graph))
+    write_csv(path, [["task_a", "task_b", "weight"], *rows])
 
 
 def to_html(graph: TaskGraph, n_heaviest: int = 10) -> str:

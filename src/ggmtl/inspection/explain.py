@@ -18,6 +18,7 @@ from ggmtl.fit.state import FittedState, state_of
 from ggmtl.inference.posterior import user_units
 from ggmtl.inference.removal import EdgeEffect, EdgeRemovals
 from ggmtl.inference.uncertainty import noise_ratios, noise_variance
+from ggmtl.inspection.summary.phrases import one_line
 from ggmtl.runtime.progress import logger, verbose_logging
 from ggmtl.solve.system import edge_between
 
@@ -132,7 +133,7 @@ class EdgeExplanation:
             lines.append(f"They differ by more than two standard errors in {_listing(apart)}.")
         if self.common_neighbours:
             lines.append(f"Both are linked to {_listing(self.common_neighbours)}.")
-        return " ".join(lines)
+        return one_line(" ".join(lines))
 
     def _effect(self) -> str:
         change = (self.error_without - self.error) / self.error if self.error > 0 else 0.0

@@ -21,7 +21,7 @@ from ggmtl.fit.held_out import FoldErrors, cross_validate
 from ggmtl.fit.levels import pooled_level, simple_levels
 from ggmtl.fit.state import state_of
 from ggmtl.inspection.outliers import unlike_others
-from ggmtl.inspection.summary.phrases import count, listing
+from ggmtl.inspection.summary.phrases import count, listing, one_line
 from ggmtl.inspection.summary.verdict import LEVEL_PLACES, SIMPLE_LEVELS
 from ggmtl.kernels import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss
@@ -127,7 +127,7 @@ class TransferReport:
             lines.append(
                 f"Unlike all others are {len(self.unlike)} of {number} tasks: {listing(self.unlike.tolist(), 10)}."
             )
-        return "\n".join(lines)
+        return "\n".join(map(one_line, lines))
 
 
 @one_blas_thread()

@@ -6,10 +6,14 @@ The form is chosen at the first use: compiled where numba can be imported, else 
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib
 import importlib.util
+import logging
 import os
+import shutil
+import tempfile
 from types import ModuleType
 from typing import Any
 
@@ -40,6 +44,8 @@ __all__ = [
 ]
 
 
+logger = logging.getLogger("ggmtl")
+
 # Signs of so many edges are held at a time where they are not made one by one.
 _NOISE_NUMBERS = 1 << 20
 
@@ -61,6 +67,26 @@ def _form(name: str) -> ModuleType:
         if name:
             raise
         return reference
+    try:
+        return importlib.import_module("ggmtl.kernels.compiled")
+    except RuntimeError as error:
+        if "locator" not in str(error):
+            raise
+    return _compiled_with_private_cache()
+
+
+def _compiled_with_private_cache() -> ModuleType:
+    """Compiled kernels where neither the installation nor the home folder can be written."""
+    from numba import config
+
+    try:
+        folder = tempfile.mkdtemp(prefix="ggmtl-")
+    except OSError:
+        logger.warning("numba has no place for its cache, so the slower NumPy kernels are used (set NUMBA_CACHE_DIR)")
+        return reference
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    config.CACHE_DIR = folder
+    logger.warning("numba has no lasting place for its cache: kernels are compiled again (set NUMBA_CACHE_DIR)")
     return importlib.import_module("ggmtl.kernels.compiled")
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import uuid
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 
 def write_whole(path: str | Path, content: bytes) -> None:
@@ -21,3 +25,12 @@ def write_whole(path: str | Path, content: bytes) -> None:
         raise type(error)(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_csv(path: str | Path, rows: Iterable[Sequence[Any]]) -> None:
+    """Write a CSV file at once. A carriage return alone ends a line for many readers, so such cells are quoted."""
+    rows = list(rows)
+    odd = any("\r" in str(cell) for row in rows for cell in row)
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL).writerows(rows)
+    write_whole(path, text.getvalue().encode("utf-8", errors="replace"))
