@@ -35,8 +35,7 @@ SUBPROBLEM = 20_000
 NARROW, WIDE = torch.float32, torch.float64
 
 
-_FORMS = ("solve.gpu.blocks", "solve.gpu.hypergradient", "solve.gpu.products", "solve.gpu.solver", "solve.gpu.system")
-_FORMS += ("evidence.gpu.nearest", "evidence.gpu.hub")
+_FORMS = ("solve.gpu.products", "solve.gpu.solver", "solve.gpu.system", "evidence.gpu.kernels")
 
 
 def load_kernels() -> SimpleNamespace:
@@ -248,7 +247,6 @@ def graph_kernels(bench: Bench) -> None:
         ("W · values, index_add", scatter, gathered),
         ("W · values, float64", lambda: wide_adjacency @ wide, lists + 8 * m + 8 * d * (2 * m + n)),
         ("edge reduction uᵀΛq", lambda: kernels.edge_products(graph, values, values, ones, weights), 16 * d * m),
-        ("edge distances", lambda: kernels.edge_distances(graph, values), 8 * d * m),
     ]
     table(bench, f"Graph, m = {m:,} edges in random order", rows)
     same = torch.equal(adjacency @ values, adjacency @ values) and torch.equal(bag(), bag())
@@ -278,9 +276,9 @@ def make_loss(bench: Bench, models: Tensor, rows: int, dtype: torch.dtype = NARR
 def hub_section(bench: Bench) -> None:
     loss = make_loss(bench, smooth_models(bench), TRAIN_ROWS)
     hub = torch.full((N_FEATURES,), 2.0, dtype=WIDE, device=bench.device)
-    wide = bench.seconds(lambda: kernels.hub_evidence(loss, hub), 3)
-    narrow = bench.seconds(lambda: kernels.hub_evidence(loss, hub.to(NARROW)), 3)
-    exact, rough = kernels.hub_evidence(loss, hub), kernels.hub_evidence(loss, hub.to(NARROW))
+    wide = bench.seconds(lambda: kernels.tensor_hub_evidence(loss, hub), 3)
+    narrow = bench.seconds(lambda: kernels.tensor_hub_evidence(loss, hub.to(NARROW)), 3)
+    exact, rough = kernels.tensor_hub_evidence(loss, hub), kernels.tensor_hub_evidence(loss, hub.to(NARROW))
     gap = float((rough.gradient - exact.gradient).abs().max() / exact.expected_square.abs().max())
     bench.say(
         "",
@@ -320,7 +318,9 @@ def gradients(bench: Bench) -> None:
     """Hyper-gradients at full size, and equality with float64 on a subproblem."""
     models = smooth_models(bench)
     train, held_out = make_loss(bench, models, TRAIN_ROWS), make_loss(bench, models, HELD_OUT_ROWS)
-    graph = kernels.TensorGraph.of(kernels.neighbour_edges(noisy(bench, models), N_NEIGHBOURS), bench.n)
+    graph = kernels.TensorGraph.of(
+        kernels.joined_pairs(kernels.nearest_neighbours(noisy(bench, models), N_NEIGHBOURS)), bench.n
+    )
     m = len(graph.edges)
     values = 0.05 + 0.95 * torch.rand(m, generator=bench.generator, device=bench.device, dtype=WIDE)
     bench.say(
@@ -391,7 +391,9 @@ def accuracy(bench: Bench, strength: float) -> None:
     models = smooth_models(bench, min(SUBPROBLEM, bench.n))
     wide = [make_loss(bench, models, rows, WIDE) for rows in (TRAIN_ROWS, HELD_OUT_ROWS)]
     stored = [kernels.TensorLoss(loss.gram.to(NARROW), loss.moment, loss.target_square, loss.count) for loss in wide]
-    graph = kernels.TensorGraph.of(kernels.neighbour_edges(noisy(bench, models), N_NEIGHBOURS), len(models))
+    graph = kernels.TensorGraph.of(
+        kernels.joined_pairs(kernels.nearest_neighbours(noisy(bench, models), N_NEIGHBOURS)), len(models)
+    )
     values = torch.rand(len(graph.edges), generator=bench.generator, device=bench.device, dtype=WIDE)
     rest = (graph, values, *strengths(bench, strength))
     exact = kernels.evaluate_hold_out(*wide, *rest, tol=1e-12, dtype=WIDE)
@@ -409,15 +411,15 @@ def accuracy(bench: Bench, strength: float) -> None:
 STAGES = (
     ("levels", "hub_level", "hub strengths and models"),
     ("loss", "alone", "every task alone"),
-    ("searching", "search", "search of neighbours"),
+    ("edges", "find_pairs", "search of neighbours"),
     ("candidates", "propose", "candidates, the search included"),
-    ("neighbours", "moments", "rounds: models, samples, expectations"),
-    ("neighbours", "_models_and_samples", "… of which models and samples"),
-    ("sampling", "prior_moments", "… of which prior samples"),
-    ("neighbours", "models", "models of the final edges"),
-    ("evidence_neighbours", "_step", "new edge values (host)"),
-    ("evidence_neighbours", "_renew", "exchange of edges (host)"),
-    ("evidence_neighbours", "strongest", "choice of the strongest edges (host)"),
+    ("edges", "moments", "rounds: models, samples, expectations"),
+    ("edges", "_models_and_samples", "… of which models and samples"),
+    ("edges", "prior_moments", "… of which prior samples"),
+    ("edges", "models", "models of the final edges"),
+    ("sampled_edges", "_step", "new edge values (host)"),
+    ("sampled_edges", "_renew", "exchange of edges (host)"),
+    ("sampled_edges", "strongest", "choice of the strongest edges (host)"),
     ("loss", "task_values", "held-out errors"),
     ("loss", "host", "copies to the host, waiting included"),
 )

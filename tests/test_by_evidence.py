@@ -11,9 +11,8 @@ from ggmtl.bilevel.level import Settings
 from ggmtl.evidence import scaled_problem as scaled
 from ggmtl.evidence.dense import EvidenceModel
 from ggmtl.evidence.sampled_edges import solves_for
-from ggmtl.evidence.sampled_search import with_accurate_models
 from ggmtl.evidence.scaled_problem import ScaledProblem, near_in_memory
-from ggmtl.evidence.search import learn_by_evidence
+from ggmtl.evidence.search import learn_by_evidence, with_accurate_models
 from ggmtl.fit.levels import candidate_models, hub_level, learn_levels
 from ggmtl.graph.candidates import KNN, Complete
 from ggmtl.runtime.sizes import SIZES, Sizes

@@ -14,13 +14,13 @@ from ggmtl.data.reading import read_prediction, read_training  # noqa: E402
 from ggmtl.errors import InputError, MissingExtraError, ParameterError  # noqa: E402
 from ggmtl.evidence.dense import EvidenceModel, edge_evidence, prior_terms  # noqa: E402
 from ggmtl.evidence.gpu import edges as neighbours  # noqa: E402
-from ggmtl.evidence.gpu import placement as placing  # noqa: E402
-from ggmtl.evidence.gpu import samples as sampling  # noqa: E402
+from ggmtl.evidence.gpu import edges as sampling  # noqa: E402
+from ggmtl.evidence.gpu import loss as placing  # noqa: E402
+from ggmtl.evidence.gpu.kernels import nearest_in_neighbourhood  # noqa: E402
 from ggmtl.evidence.gpu.loss import DeviceLoss  # noqa: E402
-from ggmtl.evidence.gpu.nearest import nearest_in_neighbourhood  # noqa: E402
 from ggmtl.evidence.hub import hub_evidence  # noqa: E402
 from ggmtl.evidence.sampled_edges import Neighbours, learn_neighbours, solves_for  # noqa: E402
-from ggmtl.evidence.samples import sampled_prior_terms  # noqa: E402
+from ggmtl.evidence.sampling import sampled_prior_terms  # noqa: E402
 from ggmtl.fit import path  # noqa: E402
 from ggmtl.graph.candidates import KNN, search_for  # noqa: E402
 from ggmtl.kernels import reference  # noqa: E402
@@ -341,7 +341,7 @@ def test_little_memory_means_float32_and_less_is_refused(monkeypatch):
     vectors = 8 * 80 * 100 * 5
     monkeypatch.setattr(placing, "free_bytes", lambda _: (3 * 8 + 8) * numbers + vectors)
     assert placing.on_device(folded, "cpu").parts[0].tensors.gram.dtype == torch.float32
-    monkeypatch.setattr("ggmtl.solve.gpu.memory.free_bytes", lambda _: 1e3)
+    monkeypatch.setattr("ggmtl.solve.gpu.products.free_bytes", lambda _: 1e3)
     with pytest.raises(InputError, match=r'Fitting 100 tasks with 5 coefficients needs .* device="cpu"'):
         placing.on_device(folded, "cpu")
 

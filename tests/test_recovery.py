@@ -12,7 +12,7 @@ from scipy.stats import multivariate_normal
 from ggmtl import GGMTLRegressor, load_model
 from ggmtl.bilevel.level import Settings
 from ggmtl.datasets import make_star
-from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.hub import hub_evidence, learn_hub
 from ggmtl.evidence.search_l1 import learn_by_coordinates, probability_of_sharing
 from ggmtl.evidence.shared_coefficients import (
     HubPosterior,
@@ -22,7 +22,6 @@ from ggmtl.evidence.shared_coefficients import (
     shared_coefficients,
 )
 from ggmtl.evidence.spanning_trees import Messages, edge_probabilities, task_messages
-from ggmtl.evidence.strengths import learn_hub
 from ggmtl.fit.levels import candidate_models, hub_level
 from ggmtl.graph.candidates import KNN, Candidates, Complete
 from ggmtl.inspection import shared_features

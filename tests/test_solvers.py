@@ -10,9 +10,8 @@ from ggmtl.errors import ParameterError, SingularSystemError, SolverError
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.solve.components import Factors
 from ggmtl.solve.preconditioners import AggregationCycle, BlockJacobi, GraphLevel, TwoLevel, make_preconditioner
-from ggmtl.solve.solution import Solution
 from ggmtl.solve.solvers import ConjugateGradient, Direct, prepare
-from ggmtl.solve.system import TaskSystem
+from ggmtl.solve.system import Solution, TaskSystem
 from test_system import LARGE, OPERATORS, SMALL, grams, hide_pyamg, kronecker, make, reference
 
 

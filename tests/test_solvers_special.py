@@ -12,8 +12,7 @@ from ggmtl.errors import SolverError
 from ggmtl.runtime.sizes import Sizes
 from ggmtl.solve import low_rank, shared_design
 from ggmtl.solve.preconditioners import BlockJacobi, TwoLevel
-from ggmtl.solve.shared_design import SharedDesign
-from ggmtl.solve.shifted_laplacian import IterativeGraph, ShiftedAggregation, SpectralGraph
+from ggmtl.solve.shared_design import IterativeGraph, SharedDesign, ShiftedAggregation, SpectralGraph
 from ggmtl.solve.solvers import ConjugateGradient, Direct, prepare
 from ggmtl.solve.system import TaskSystem, laplacian
 from test_system import decades, grams, hide_pyamg, kronecker, make, per_coordinate, random_edges, ring

@@ -13,16 +13,23 @@ torch = pytest.importorskip("torch", reason="the torch form of the kernels needs
 
 from ggmtl import BilevelProblem, TaskStatistics  # noqa: E402
 from ggmtl.errors import InputError, SingularSystemError, SolverError  # noqa: E402
-from ggmtl.evidence.gpu import hub  # noqa: E402
-from ggmtl.evidence.gpu import hub as hub_on_device  # noqa: E402
-from ggmtl.evidence.gpu import nearest as neighbours  # noqa: E402
-from ggmtl.evidence.gpu.nearest import nearest_neighbours, neighbour_edges  # noqa: E402
+from ggmtl.evidence.gpu import kernels as device_kernels  # noqa: E402
+from ggmtl.evidence.gpu.kernels import joined_pairs, nearest_neighbours  # noqa: E402
 from ggmtl.evidence.hub import hub_evidence  # noqa: E402
-from ggmtl.solve.gpu import aggregation, memory, multigrid, products, solver  # noqa: E402
-from ggmtl.solve.gpu.blocks import inverse_and_log_determinant, inverse_blocks  # noqa: E402
-from ggmtl.solve.gpu.hypergradient import evaluate_hold_out  # noqa: E402
-from ggmtl.solve.gpu.products import TensorGraph, block_product, edge_distances, edge_products, row_sums  # noqa: E402
-from ggmtl.solve.gpu.solver import Cycle, TensorSolver  # noqa: E402
+from ggmtl.solve.gpu import multigrid, products, solver  # noqa: E402
+from ggmtl.solve.gpu.products import (  # noqa: E402  # noqa: E402
+    TensorGraph,
+    block_product,
+    edge_products,
+    inverse_and_log_determinant,
+    inverse_blocks,
+    row_sums,
+)
+from ggmtl.solve.gpu.solver import (  # noqa: E402
+    Cycle,
+    TensorSolver,
+    evaluate_hold_out,
+)
 from ggmtl.solve.gpu.system import TensorLoss, TensorSystem  # noqa: E402
 from ggmtl.solve.solvers import ConjugateGradient, Direct, prepare  # noqa: E402
 from ggmtl.solve.system import TaskSystem  # noqa: E402
@@ -99,10 +106,6 @@ def test_edge_reductions_are_sums_over_coordinates(device, monkeypatch):
     product = (first[i] - first[j]) * (second[i] - second[j])
     np.testing.assert_allclose(along.cpu().numpy(), product @ system.coupling, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(total.cpu().numpy(), system.edge_weights @ product, rtol=1e-10, atol=1e-12)
-    square = (first[i] - first[j]) ** 2
-    np.testing.assert_allclose(edge_distances(there.graph, a).cpu().numpy(), square.sum(1))
-    weighted = edge_distances(there.graph, a, there.coupling)
-    np.testing.assert_allclose(weighted.cpu().numpy(), square @ system.coupling)
 
 
 def test_a_graph_without_edges_has_no_neighbours(device):
@@ -148,7 +151,7 @@ def test_every_node_has_an_aggregate_and_loners_share_one(device):
     graph = TensorGraph.of(torch.as_tensor(edges).to(device), n)
     weights = torch.as_tensor(10.0 ** rng.uniform(-6, 0, size=len(edges))).to(device)
     degree = graph.adjacency(weights) @ torch.ones((n, 1), dtype=torch.float64, device=device)
-    label, count = aggregation.aggregate_nodes(graph.edges, weights, degree[:, 0])
+    label, count = multigrid.aggregate_nodes(graph.edges, weights, degree[:, 0])
     assert set(label.tolist()) == set(range(count))
     assert len(set(label[400:].tolist())) == 1
     assert not torch.isin(label[:400], label[400:]).any()
@@ -157,7 +160,7 @@ def test_every_node_has_an_aggregate_and_loners_share_one(device):
 
 def test_coarser_graphs_keep_the_total_weight_between_aggregates(device):
     system = on_device(make_system(n=900, p=1), device)
-    fine, coarse = aggregation.build_levels(system.graph, system.weights)[:2]
+    fine, coarse = multigrid.build_levels(system.graph, system.weights)[:2]
     P = fine.members.to_dense().T
     product = P.T @ fine.adjacency.to_dense() @ P
     product.fill_diagonal_(0.0)
@@ -286,7 +289,7 @@ def test_the_preconditioner_returns_what_it_leaves(device):
 
 
 def test_too_little_memory_is_said_before_any_is_taken(device, monkeypatch):
-    monkeypatch.setattr(memory, "free_bytes", lambda _: 1e4)
+    monkeypatch.setattr(products, "free_bytes", lambda _: 1e4)
     with pytest.raises(InputError, match=r"Solving for 60 tasks with 5 coefficients needs .* GB .* float32"):
         TensorSolver.of(on_device(make_system(), device))
 
@@ -375,7 +378,7 @@ def test_equal_points_are_neighbours_but_nobody_is_his_own(device):
 
 def test_neighbour_edges_are_sorted_pairs(device):
     points = np.random.default_rng(0).normal(size=(200, 3))
-    edges = neighbour_edges(torch.as_tensor(points).to(device), 5).cpu().numpy()
+    edges = joined_pairs(nearest_neighbours(torch.as_tensor(points).to(device), 5)).cpu().numpy()
     near = cKDTree(points).query(points, 6)[1][:, 1:]
     pairs = np.column_stack([np.repeat(np.arange(200), 5), near.ravel()])
     np.testing.assert_array_equal(edges, np.unique(np.sort(pairs, axis=1), axis=0))
@@ -398,11 +401,13 @@ def make_loss(n=80, p=4, rows=6):
 @pytest.mark.parametrize("chunk", [1 << 26, 600])
 def test_hub_evidence_is_that_of_the_cpu(device, strength, chunk, monkeypatch):
     monkeypatch.setattr(products, "CHUNK_NUMBERS", chunk)
-    monkeypatch.setattr(hub, "_fits", lambda *_: False)
+    monkeypatch.setattr(device_kernels, "_fits", lambda *_: False)
     loss = make_loss()
     strengths = strength * np.array([1.0, 2.0, 0.5, 3.0])
     here = hub_evidence(loss, strengths, ridge=1e-8)
-    there = hub_on_device.hub_evidence(TensorLoss.of(loss, device), torch.as_tensor(strengths).to(device), ridge=1e-8)
+    there = device_kernels.tensor_hub_evidence(
+        TensorLoss.of(loss, device), torch.as_tensor(strengths).to(device), ridge=1e-8
+    )
     assert there.value == pytest.approx(here.value, rel=1e-9)
     assert there.noise == pytest.approx(here.noise, rel=1e-9)
     for name in ("expected_square", "coefficients", "common"):
@@ -414,7 +419,7 @@ def test_hub_evidence_is_that_of_the_cpu(device, strength, chunk, monkeypatch):
 def test_a_hub_strength_of_zero_is_refused(device):
     strengths = torch.zeros(4, dtype=torch.float64, device=device)
     with pytest.raises(SingularSystemError, match="positive strengths"):
-        hub_on_device.hub_evidence(TensorLoss.of(make_loss(), device), strengths)
+        device_kernels.tensor_hub_evidence(TensorLoss.of(make_loss(), device), strengths)
 
 
 # ---------------------------------------------------------------- where only numpy and torch are installed
@@ -444,5 +449,5 @@ def test_cpu_solver_and_torch_solver_agree_on_a_graph_of_thousands():
 
 
 def test_neighbours_module_pads_with_points_at_infinity():
-    columns = neighbours._padded_columns(torch.ones((3, 2)), 5)
+    columns = device_kernels._padded_columns(torch.ones((3, 2)), 5)
     assert torch.isinf(columns[2, 3:]).all()

@@ -19,7 +19,7 @@ def placed(folded: FoldedLoss, device: str, sizes: Sizes = SIZES) -> FoldedLoss:
     if device == "cpu":
         return folded
     require("torch", "gpu", f"device={device!r}")
-    from ggmtl.evidence.gpu.placement import check_device, on_device
+    from ggmtl.evidence.gpu.loss import check_device, on_device
 
     there, part = check_device(device), folded.parts[0]
     if not sizes.is_large(part.n_tasks, part.n_features):

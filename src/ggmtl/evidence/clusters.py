@@ -21,8 +21,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from scipy.special import gammaln
 
-from ggmtl.evidence.hub import degrees_of_freedom, profiled_noise, task_inverses
-from ggmtl.evidence.strengths import StrengthEvidence, tune_strengths
+from ggmtl.evidence.hub import StrengthEvidence, degrees_of_freedom, profiled_noise, task_inverses, tune_strengths
 from ggmtl.statistics.least_squares import LeastSquares
 
 # Clusters are reported as cliques: those with more edges per task are left to sparser graphs. 60 tasks or fewer

@@ -82,16 +82,12 @@ class Expectations:
         E(uᵀΛu)/σ² after and before the data; the latter is Σ_k Λ_k R⁽ᵏ⁾.
     hub_posterior, hub_prior : arrays of shape (p,)
         E Σ_i (w_i − w̄)_k²/σ² after and before the data.
-    coupling_posterior, coupling_prior : arrays of shape (p,)
-        E Σ_ij e_ij u_k²/σ² after and before the data.
     """
 
     edge_posterior: np.ndarray
     edge_prior: np.ndarray
     hub_posterior: np.ndarray
     hub_prior: np.ndarray
-    coupling_posterior: np.ndarray
-    coupling_prior: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -129,11 +125,6 @@ class EdgeEvidence:
     def hub_gradient(self) -> np.ndarray:
         """∂f/∂h, shape (p,)."""
         return 0.5 * (self.expectations.hub_posterior - self.expectations.hub_prior)
-
-    @property
-    def coupling_gradient(self) -> np.ndarray:
-        """∂f/∂Λ, shape (p,)."""
-        return 0.5 * (self.expectations.coupling_posterior - self.expectations.coupling_prior)
 
 
 @dataclass(frozen=True)
@@ -226,7 +217,7 @@ def _from_posterior(
     quadratic, noise = profiled_noise(loss, inner_quadratic(model, edge_values, coefficients))
     prior = prior_terms(model, edge_values)
     value = 0.5 * (degrees_of_freedom(loss) * np.log(quadratic) + log_det - prior.log_determinant)
-    expectations = join_expectations(model, edge_values, coefficients, noise, edge_variance, hub_variance, prior)
+    expectations = _expectations(model, coefficients, noise, edge_variance, hub_variance, prior)
     return EdgeEvidence(float(value), expectations, coefficients, noise, covariance, log_det)
 
 
@@ -242,9 +233,8 @@ def inner_quadratic(model: EvidenceModel, edge_values: np.ndarray, coefficients:
     return float(2 * model.loss.value(coefficients) + apart + spread + model.ridge * length)
 
 
-def join_expectations(
+def _expectations(
     model: EvidenceModel,
-    edge_values: np.ndarray,
     coefficients: np.ndarray,
     noise: float,
     edge_variance: np.ndarray,
@@ -260,8 +250,6 @@ def join_expectations(
         edge_prior=prior.resistance @ model.coupling,
         hub_posterior=(centred**2).sum(axis=0) / noise + hub_variance,
         hub_prior=prior.trace,
-        coupling_posterior=edge_values @ square,
-        coupling_prior=edge_values @ prior.resistance,
     )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ggmtl.evidence.dense import EdgeEvidence, EvidenceModel, edge_evidence
-from ggmtl.evidence.strengths import group_labels
+from ggmtl.evidence.hub import group_labels
 from ggmtl.runtime.journal import Journal
 from ggmtl.statistics.least_squares import LeastSquares
 
@@ -81,7 +81,6 @@ def learn_edges(
     *,
     coupling: np.ndarray | None = None,
     groups: np.ndarray | None = None,
-    learn_coupling: bool = False,
     ridge: float = 1e-10,
     max_iter: int = STEPS,
     tol: float = 0.1,
@@ -96,13 +95,11 @@ def learn_edges(
     edges : array of shape (m, 2)
         Candidates.
     hub : array of shape (p,)
-        Strengths of the hub that are best without edges (:func:`~ggmtl.evidence.strengths.learn_hub`).
+        Strengths of the hub that are best without edges (:func:`~ggmtl.evidence.hub.learn_hub`).
     coupling : array of shape (p,), optional
         Λ to start from; ones by default.
     groups : array of int, shape (p,), optional
-        Coefficients that share a hub strength (and coupling); one group by default.
-    learn_coupling : bool
-        Learn Λ of the groups, relative to that of the largest group.
+        Coefficients that share a hub strength; one group by default.
     tol : float
         Stop when a step gains less than this in ln evidence.
     journal : Journal, optional
@@ -117,8 +114,7 @@ def learn_edges(
     evidence = edge_evidence(model, values)
     try:
         while len(history) <= max_iter and not _settled(history, tol):
-            vary_coupling = learn_coupling and len(history) % 3 == 0
-            model, values, evidence, gain = _advance(model, values, evidence, label, vary_coupling)
+            model, values, evidence, gain = _advance(model, values, evidence, label)
             history = [*history, history[-1] + gain]
             journal.step("edges", values=values, hub=model.hub, coupling=model.coupling, history=history)
     except KeyboardInterrupt:
@@ -135,11 +131,10 @@ def _advance(
     values: np.ndarray,
     evidence: EdgeEvidence,
     label: np.ndarray,
-    vary_coupling: bool,
 ) -> tuple[EvidenceModel, np.ndarray, EdgeEvidence, float]:
     """One step and its gain: a long one, or the plain one where the long one has not lowered f."""
     for power in (_POWER, 1.0):
-        new_model, new_values = _step(model, values, evidence, label, power, vary_coupling)
+        new_model, new_values = _step(model, values, evidence, label, power)
         new_evidence = edge_evidence(new_model, new_values)
         gain = evidence.value - new_evidence.value
         if gain >= 0:
@@ -183,18 +178,9 @@ def _step(
     evidence: EdgeEvidence,
     label: np.ndarray,
     power: float,
-    vary_coupling: bool,
 ) -> tuple[EvidenceModel, np.ndarray]:
-    """One multiplicative step of edges and hub, or of the coupling."""
+    """One multiplicative step of edges and hub."""
     moments = evidence.expectations
-    if vary_coupling:
-        prior, posterior = (
-            np.bincount(label, moments.coupling_prior),
-            np.bincount(label, moments.coupling_posterior),
-        )
-        coupling = model.coupling * _ratio(prior, posterior)[label]
-        scale = coupling[label == np.bincount(label).argmax()].mean()
-        return replace(model, coupling=np.clip(coupling / scale, 1e-6, 1e6)), values * scale
     unit = max(float(model.loss.count.mean()), 1.0)
     prior, posterior = np.bincount(label, moments.hub_prior), np.bincount(label, moments.hub_posterior)
     hub = model.hub * _ratio(prior, posterior)[label] ** power

@@ -1,9 +1,10 @@
-"""The evidence of a fitted level: exact for the hub, for clusters and for few tasks, sampled for other graphs.
+"""The evidence of a fitted level: exact for the common model, for clusters and for few tasks, sampled otherwise.
 
-    ln p(y) = −f + constant ,    gain = f(hub alone) − f(level) ,
+    ln p(y) = −f + constant ,    f = ½(N − p) ln Q + ½ ln|A| − ½ Σ_k ln|P_k|₊ ,    gain = f(no edges) − f(level)
 
-f as in :mod:`ggmtl.evidence`, from the rows and the strengths of the level. Its own `value` is f without edges
-only: graphs add to that what it takes to describe them, or have none.
+from the rows and the strengths of the level. Where f is sampled, Q is exact; each probe of the log-determinants gives
+an estimate of f, and their spread gives the error of the mean. The `value` of a fitted graph is not f: it includes the
+length of the description, or is not known.
 """
 
 from __future__ import annotations
@@ -15,13 +16,19 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from ggmtl.bilevel.level import GraphFit
+from ggmtl.errors import ParameterError
 from ggmtl.evidence.clusters import cluster_evidence
-from ggmtl.evidence.dense import EvidenceModel, edge_evidence
-from ggmtl.evidence.hub import hub_evidence
-from ggmtl.evidence.sampled_search import graph_evidence
-from ggmtl.evidence.sampled_value import PROBES
+from ggmtl.evidence.dense import EvidenceModel, edge_evidence, inner_quadratic
+from ggmtl.evidence.hub import degrees_of_freedom, hub_evidence, profiled_noise
+from ggmtl.evidence.sampling import prior_log_determinants, system_log_determinants
 from ggmtl.runtime.sizes import SIZES, Sizes
+from ggmtl.solve.solvers import prepare
 from ggmtl.statistics.least_squares import LeastSquares
+
+# Random signs per coefficient.
+PROBES = 8
+# Relative residual of the models.
+_MODEL_TOL = 1e-7
 
 
 @dataclass(frozen=True)
@@ -95,3 +102,93 @@ def _clusters(fit: GraphFit, n: int) -> tuple[np.ndarray | None, float]:
     strengths = fit.edge_values * size[cluster[i]]
     cliques = 2 * len(fit.edges) == (size * (size - 1)).sum()
     return (cluster if cliques and np.allclose(strengths, strengths[0], rtol=1e-9) else None), float(strengths[0])
+
+
+@dataclass(frozen=True)
+class SampledEvidence:
+    """Evidence of a graph, up to the error of the probes.
+
+    Parameters
+    ----------
+    value, standard_error : float
+        f, and the spread of its estimates over the root of their number, joined with `unsettled`.
+    coefficients : array of shape (n, p)
+        Models.
+    noise : float
+        σ².
+    per_probe : array of shape (n_probes,)
+        The estimates of f, whose mean is `value`.
+    unsettled : float
+        What the last steps of Lanczos still changed: far below the error, unless the steps allowed did not suffice.
+    """
+
+    value: float
+    standard_error: float
+    coefficients: np.ndarray
+    noise: float
+    per_probe: np.ndarray
+    unsettled: float
+
+
+def sampled_evidence(
+    model: EvidenceModel,
+    edge_values: np.ndarray,
+    *,
+    coefficients: np.ndarray | None = None,
+    n_probes: int = PROBES,
+    seed: int = 0,
+) -> SampledEvidence:
+    """Value of f in time proportional to tasks and edges.
+
+    Parameters
+    ----------
+    model : EvidenceModel
+        Losses, edges and strengths.
+    edge_values : array of shape (m,)
+        e ≥ 0.
+    coefficients : array of shape (n, p), optional
+        The models, where they are known; Q errs only in second order with them.
+    n_probes : int
+        Random signs per coefficient, two at least.
+    seed : int
+        Of the signs.
+    """
+    if n_probes < 2:
+        raise ParameterError(
+            f"n_probes must be at least 2: the error is estimated from their spread. Got {n_probes!r} instead."
+        )
+    if coefficients is None:
+        solver = prepare(model.system(edge_values))
+        coefficients = solver.solve(model.loss.moment, tol=_MODEL_TOL).require(100 * _MODEL_TOL).value
+    quadratic, noise = profiled_noise(model.loss, inner_quadratic(model, edge_values, coefficients))
+    signs = _byte_signs(np.random.default_rng([seed, 0]), (*model.loss.moment.shape, n_probes))
+    system = system_log_determinants(model, edge_values, signs)
+    prior = prior_log_determinants(model, edge_values, signs)
+    values = 0.5 * (degrees_of_freedom(model.loss) * np.log(quadratic) + system.values - prior.values)
+    unsettled = 0.5 * float(np.hypot(system.unsettled, prior.unsettled))
+    error = float(np.hypot(values.std(ddof=1) / np.sqrt(n_probes), unsettled))
+    return SampledEvidence(float(values.mean()), error, coefficients, noise, values, unsettled)
+
+
+def graph_evidence(loss: LeastSquares, fit: GraphFit, sizes: Sizes = SIZES, **options: int) -> SampledEvidence:
+    """The sampled evidence of a learned graph, on the scale of the value of the hub's fit.
+
+    Graphs of many tasks are learned without it (their `value` is NaN): the rounds need ratios of expectations only, and
+    the value would add a tenth to their time.
+
+    Parameters
+    ----------
+    loss : LeastSquares
+        The rows that the fit was learned from.
+    fit : GraphFit
+        The hub, or a graph beside it.
+    **options : int
+        ``n_probes`` and ``seed`` of :func:`sampled_evidence`.
+    """
+    coupling = fit.coupling if len(fit.edges) else np.ones(loss.n_features)
+    model = EvidenceModel(fit.weighed(loss), fit.edges, coupling, fit.hub, sizes=sizes)
+    return sampled_evidence(model, fit.edge_values, coefficients=fit.coefficients, **options)
+
+
+def _byte_signs(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return 2.0 * random.integers(0, 2, shape, dtype=np.int8) - 1.0

@@ -22,9 +22,8 @@ from typing import Protocol
 import numpy as np
 
 from ggmtl.evidence.dense import EvidenceModel, inner_quadratic, prior_terms
-from ggmtl.evidence.hub import chunks, profiled_noise
-from ggmtl.evidence.samples import posterior_noise, sampled_prior_terms
-from ggmtl.evidence.strengths import group_labels
+from ggmtl.evidence.hub import chunks, group_labels, profiled_noise
+from ggmtl.evidence.sampling import posterior_noise, sampled_prior_terms
 from ggmtl.graph.candidates import CandidateEdges
 from ggmtl.runtime.journal import Journal
 from ggmtl.runtime.sizes import SIZES, Sizes

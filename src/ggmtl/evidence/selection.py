@@ -24,9 +24,8 @@ from scipy.special import gammaln
 from ggmtl.evidence.clusters import HUB_SHARE, ClusterChoice, search_clusters
 from ggmtl.evidence.dense import EdgeEvidence, EvidenceModel, changed_evidence, edge_evidence, prior_terms
 from ggmtl.evidence.edge_steps import EvidenceResult
-from ggmtl.evidence.hub import degrees_of_freedom, hub_evidence
+from ggmtl.evidence.hub import StrengthEvidence, degrees_of_freedom, group_labels, hub_evidence, tune_strengths
 from ggmtl.evidence.spanning_trees import average_over_trees
-from ggmtl.evidence.strengths import StrengthEvidence, group_labels, tune_strengths
 
 # Clusters are far shorter to describe than a list of edges, and would win by that alone where tasks lie on a
 # line: they must also keep this share of the list's gain. Measured: 0.96 and more on clusters, 0.57–0.80 on
@@ -69,11 +68,6 @@ class GraphChoice:
     description: float
     coefficients: np.ndarray
     probabilities: np.ndarray | None = None
-
-    @property
-    def confidence(self) -> float:
-        """Share of the gain that the description leaves, in [0, 1]."""
-        return float(np.clip(1.0 - self.description / self.gain, 0.0, 1.0)) if self.gain > 0 else 0.0
 
     @property
     def score(self) -> float:

@@ -10,10 +10,9 @@ import numpy as np
 
 from ggmtl.bilevel.algorithm import learn_by_validation
 from ggmtl.bilevel.level import GraphFit, Settings
-from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.hub import hub_evidence, learn_hub_by_feature
 from ggmtl.evidence.search import learn_by_evidence
 from ggmtl.evidence.search_l1 import learn_by_coordinates
-from ggmtl.evidence.strengths import learn_hub_by_feature
 from ggmtl.evidence.task_noise import task_precisions
 from ggmtl.fit.family import by_name, last_graph
 from ggmtl.graph.candidates import CandidateEdges, search_for

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from ggmtl.bilevel.level import GraphFit, Settings
-from ggmtl.evidence.sampled_search import with_accurate_models
+from ggmtl.evidence.search import with_accurate_models
 from ggmtl.fit.family import Family, by_name, choose, last_graph
 from ggmtl.fit.held_out import FoldErrors, Learner, cross_validate, errors_of, errors_on, fold_name
 from ggmtl.fit.levels import learn_levels, learn_pooled, with_graphs

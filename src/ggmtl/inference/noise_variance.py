@@ -24,7 +24,7 @@ from scipy.sparse.csgraph import connected_components
 
 from ggmtl import kernels
 from ggmtl.bilevel.inner import InnerProblem
-from ggmtl.solve.components import factor_of, parts_of, said_by, systems_of
+from ggmtl.solve.components import component_systems, component_tasks, factor_of, information
 from ggmtl.solve.preconditioners import BlockJacobi
 from ggmtl.solve.solvers import ConjugateGradient
 from ggmtl.solve.system import TaskSystem
@@ -123,18 +123,18 @@ def _flat_directions(problem: InnerProblem) -> int:
 
 def noise_taken(system: TaskSystem, gram: np.ndarray) -> float:
     """tr(A⁻¹G) for the block-diagonal G of all rows; exact where every part of the graph is small enough."""
-    parts = parts_of(system)
+    parts = component_tasks(system)
     n, p = system.shape
     if n * p > system.sizes.exact_covariance or max(map(len, parts)) * p > system.sizes.exact_component:
         return _estimated(system, gram)
     inside, answer = 0.0, np.zeros_like(system.gram)
-    for part, own in zip(parts, systems_of(system, parts)):
+    for part, own in zip(parts, component_systems(system, parts)):
         inverse = _inverse_of(own)
         inside += float(np.einsum("ipiq,ipq->", inverse, gram[part]))
         answer[part] = inverse.sum(axis=2)
     if not system.hub.any():
         return inside
-    said = said_by(system.gram, np.broadcast_to(system.ridge, system.shape), answer)
+    said = information(system.gram, np.broadcast_to(system.ridge, system.shape), answer)
     taken = np.tensordot(answer, gram @ answer, axes=([0, 1], [0, 1]))
     return inside + float(np.trace(np.linalg.solve(said.T, taken * system.hub)))
 

@@ -59,7 +59,7 @@ class Sizes:
         Condition number up to which a Chebyshev polynomial solves the graph level; smoothed aggregation above.
     shared_design, shared_design_width : int
         Least n for which tasks with one common design are solved coefficient by coefficient, and least p for which
-        this pays on graphs that the diagonal preconditions. The table is in :mod:`ggmtl.solve.special_designs`.
+        this pays on graphs that the diagonal preconditions. The table is in :mod:`ggmtl.solve.shared_design`.
     spectral_tasks : int
     spectral_condition : float
         Eigenvectors of L pay up to this n, where conjugate gradients would take more than about 20 steps.
@@ -68,7 +68,7 @@ class Sizes:
         tenth of a cycle of the hierarchy, which takes 15 to 25.
     low_rank_width, low_rank_numbers : int
         Least p, and least n p², from which tasks with few rows are solved by their factors. The table is in
-        :mod:`ggmtl.solve.special_designs`.
+        :mod:`ggmtl.solve.low_rank`.
     threads : int
         Numbers read by a loop from which it is shared among threads: a thread takes about 20 µs to wake up.
     shared_passes : int

@@ -21,8 +21,7 @@ from scipy.sparse.csgraph import connected_components
 
 from ggmtl import kernels
 from ggmtl.errors import SingularSystemError
-from ggmtl.solve.solution import Solution, relative_residual
-from ggmtl.solve.system import TaskSystem, edge_between
+from ggmtl.solve.system import Solution, TaskSystem, edge_between, relative_residual
 
 # How often a solution is improved by what it leaves over.
 _ROUNDS = 2
@@ -31,13 +30,13 @@ _ROUNDS = 2
 _GROWTH = 1e6
 
 
-def parts_of(system: TaskSystem) -> list[np.ndarray]:
+def component_tasks(system: TaskSystem) -> list[np.ndarray]:
     """Positions of the tasks of every part of the graph, in rising order."""
     number, label = connected_components(system.laplacian, directed=False)
     return _grouped(label, number)
 
 
-def systems_of(system: TaskSystem, parts: list[np.ndarray]) -> Iterator[TaskSystem]:
+def component_systems(system: TaskSystem, parts: list[np.ndarray]) -> Iterator[TaskSystem]:
     """B of all parts, as :func:`parts_of` has them: the tasks of each are drawn to a common model that is held."""
     label, place = _labels(parts, system.shape[0])
     for tasks, inside in zip(parts, _grouped(label[system.edges[:, 0]], len(parts))):
@@ -55,7 +54,7 @@ def factor_of(system: TaskSystem) -> np.ndarray:
     return factor
 
 
-def said_by(gram: np.ndarray, ridge: np.ndarray, answer: np.ndarray) -> np.ndarray:
+def information(gram: np.ndarray, ridge: np.ndarray, answer: np.ndarray) -> np.ndarray:
     """Σ_i (G_i + ρ)Y_i of some tasks, shape (p, p)."""
     return (kernels.block_product(gram, answer) + ridge[..., None] * answer).sum(axis=0)
 
@@ -118,7 +117,7 @@ class Factors:
         n, p = system.shape
         if not len(system.edges):
             return None
-        parts = parts_of(system)
+        parts = component_tasks(system)
         size = p * np.array([len(tasks) for tasks in parts], dtype=float)
         sizes = system.sizes
         operations, numbers = (size**3 + sizes.component_overhead).sum(), (size**2).sum() + 2.0 * n * p**2
@@ -126,10 +125,10 @@ class Factors:
             return None
         answer = np.empty((n, p, p))
         try:
-            factors = [factor_of(own) for own in systems_of(system, parts)]
+            factors = [factor_of(own) for own in component_systems(system, parts)]
             for tasks, factor in zip(parts, factors):
                 answer[tasks] = _answer(factor, len(tasks), p)
-            said = said_by(system.gram, np.broadcast_to(system.ridge, system.shape), answer)
+            said = information(system.gram, np.broadcast_to(system.ridge, system.shape), answer)
             common = _common(said, system.hub)
         except (SingularSystemError, np.linalg.LinAlgError):
             return None
@@ -193,7 +192,7 @@ class Factors:
         factor, (k, p) = factor_of(own), own.shape
         answer, response = _answer(factor, k, p), _solved(factor, _between(k, p, *places))
         ridge = np.broadcast_to(system.ridge, system.shape)[tasks]
-        said = self.said + said_by(own.gram, ridge, answer - self.answer[tasks])
+        said = self.said + information(own.gram, ridge, answer - self.answer[tasks])
         return _covariance(response, *places, _common(said, system.hub))
 
     def _solve(self, right: np.ndarray) -> np.ndarray:

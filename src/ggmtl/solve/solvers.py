@@ -21,8 +21,7 @@ from ggmtl.solve import low_rank, shared_design
 from ggmtl.solve.components import Factors
 from ggmtl.solve.preconditioners import BlockJacobi, Preconditioner, TwoLevel, make_preconditioner
 from ggmtl.solve.shared_design import SharedDesign
-from ggmtl.solve.solution import Solution, norms, relative_residual
-from ggmtl.solve.system import TaskSystem
+from ggmtl.solve.system import Solution, TaskSystem, norms, relative_residual
 
 # Conjugate gradients lower the error at every step but not the residual, which may rise for dozens of steps
 # before it falls; only longer standstill is rounding.
