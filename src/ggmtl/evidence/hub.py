@@ -238,19 +238,13 @@ def learn_hub(
 def learn_hub_by_feature(
     loss: LeastSquares, slopes: np.ndarray, start: np.ndarray | None = None, sizes: Sizes = SIZES
 ) -> HubStrength:
-    """One strength per coefficient, drawn to one another as much as the data say.
+    """One strength per coefficient, shrunk towards their mean by an amount that is estimated.
 
     The precision s of the slopes' hyper-prior is the one of highest evidence once the strengths are integrated out
     (Laplace): f + ½ s Σ(ln h − mean)² − ½(k − 1) ln s + ½ Σ ln(H + s), where H ≈ γ²/2n is the curvature of f in ln h_k
     and γ_k = h_k Σ_i (w_i − μ)_k²/σ² how many of the n deviations the data determine. The intercept is left to itself.
 
-    Parameters
-    ----------
-    loss : LeastSquares
-    slopes : array of bool, shape (p,)
-        Which coefficients are slopes.
-    start : array of shape (p,), optional
-        Strengths of much the same rows, near which the search begins.
+    `slopes` marks the slopes; `start` are strengths of nearly the same rows, near which the search begins.
     """
     sample = _sample(loss, sizes.hub_sample)
     if slopes.sum() < 2:
