@@ -27,6 +27,13 @@ class Fault:
 
 FAULTS = (
     Fault(
+        "weights that are no counts taken for counts",
+        "data/reading.py",
+        "return weight / mean",
+        "return weight",
+        "data/test_weights.py",
+    ),
+    Fault(
         "task labels joined as floats",
         "data/labels.py",
         'return _exactly([label for part in parts for label in part.tolist()], "task labels")',

@@ -164,7 +164,7 @@ def test_a_duckdb_relation_gives_the_statistics_of_the_rows_in_memory(frame, tmp
 
 
 def test_chosen_features_weights_and_zero_weights_are_those_of_memory(frame, tmp_path):
-    frame["weight"] = np.arange(len(frame)) % 4 / 2.0
+    frame["weight"] = np.arange(len(frame)) % 4
     path = write_parquet(frame, tmp_path, "folder")
     options = {"features": ["visitors", "price"], "sample_weight": "weight"}
     assert_same(TaskStatistics.from_parquet(path, **COLUMNS, **options), in_memory(frame, **options))

@@ -1,5 +1,7 @@
 """Any table of tasks gives finite models that are no worse than the pooled mean, or an error that says why not."""
 
+import warnings
+
 import numpy as np
 import pytest
 from harness import assert_finite, attempt, fuzz
@@ -130,6 +132,7 @@ def test_weights(table, seed, kind):
         "nan": np.where(rng.uniform(size=len(table)) < 0.5, np.nan, 1.0),
         "short": np.ones(len(table) - 1),
     }[kind]
+    warnings.filterwarnings("ignore", "sample_weight has fractions")
     model = attempt(GGMTLRegressor(validation=None).fit, table.X, table.y, tasks=table.tasks, sample_weight=weight)
     if model is not None:
         assert_finite(model.coef_, model.intercept_)

@@ -248,4 +248,19 @@ def _weights(sample_weight: Any, n_rows: int) -> np.ndarray | None:
         raise InputError("sample_weight must be finite and not negative.")
     if not weight.any():
         raise InputError("sample_weight is zero for every row.")
-    return weight
+    return weight if are_counts(weight) else _with_mean_one(weight)
+
+
+def are_counts(weight: np.ndarray) -> bool:
+    """Whether weights say how many times each row was seen: whole numbers."""
+    return bool((weight == np.floor(weight)).all())
+
+
+def _with_mean_one(weight: np.ndarray) -> np.ndarray:
+    """Weights that are no counts compare rows and do not tell how many there are: their mean becomes one."""
+    mean = float(weight[weight > 0].mean())
+    warn_user(
+        f"sample_weight has fractions (such as {float(weight[weight != np.floor(weight)][0]):.6g}), so it cannot count "
+        f"rows. It was divided by its mean, {mean:.3g}. Pass whole numbers if a weight of two means a row seen twice."
+    )
+    return weight / mean

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ggmtl.errors import InputError
 from ggmtl.statistics.least_squares import LeastSquares, least_squares
 from ggmtl.statistics.task_statistics import TaskStatistics
 
@@ -31,8 +32,11 @@ class Scaling:
     @classmethod
     def from_statistics(cls, statistics: TaskStatistics, intercept: bool, standardize: bool) -> Scaling:
         """Pooled mean and standard deviation of every column; no centring without an intercept."""
+        statistics.check_counts()
         pooled = statistics.cross.sum(axis=(0, 1))
         count = pooled[-2, -2]
+        if not count > 0:
+            raise InputError("The statistics have no rows: there is nothing to learn from.")
         shift = np.delete(pooled[-2], -2) / count
         square = np.delete(np.diag(pooled), -2) / count
         center = statistics.origin + shift

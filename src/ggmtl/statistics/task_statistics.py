@@ -242,7 +242,20 @@ class TaskStatistics(StreamReaders):
         unknown = other.task_names[locate_tasks(self.task_names, other.task_names) < 0]
         if len(unknown):
             raise InputError(f"Cannot subtract task {unknown[0]!r}: it is not among the tasks subtracted from.")
-        return self._combine(other, -1.0)
+        rest = self._combine(other, -1.0)
+        rest.check_counts()
+        return rest
+
+    def check_counts(self) -> None:
+        """Refuse a task or fold with a negative number of rows, as of rows subtracted that were never added."""
+        count = self.cross[:, :, -2, -2]
+        if not (count >= -1e-9 * np.abs(count).max(initial=0.0)).all():
+            task = int((~(count >= 0)).any(axis=0).argmax())
+            name = self.task_names[task].item()
+            raise InputError(
+                f"The statistics have {count[:, task].min():.6g} rows of task {name!r}. A count cannot be "
+                "negative. Subtract only rows that were added, to the same folds."
+            )
 
     def _combine(self, other: TaskStatistics, sign: float) -> TaskStatistics:
         if not isinstance(other, TaskStatistics):

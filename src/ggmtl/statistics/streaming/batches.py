@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ggmtl.data.labels import read_labels
+from ggmtl.data.reading import are_counts
 from ggmtl.errors import InputError, InputTypeError, ParameterError, did_you_mean, require
 
 if TYPE_CHECKING:
@@ -215,6 +216,13 @@ class RowReader:
         weight = self._floats(batch.column(name), name, keep)
         if (weight < 0).any():
             raise InputError(f"{self._source}: column {name!r} has a negative weight.")
+        # Read as they come, rows cannot be brought to a mean weight of one; missing values are judged elsewhere.
+        known = weight[np.isfinite(weight)]
+        if not are_counts(known):
+            raise InputError(
+                f"{self._source}: column {name!r} has the weight {float(known[known != np.floor(known)][0]):.6g}. "
+                "Weights of a stream must be whole numbers, which count rows. For others, read the rows into memory."
+            )
         keep &= weight != 0
         return weight
 
