@@ -281,7 +281,7 @@ FAULTS = (
     Fault(
         "a new task may be linked to tasks that were added before",
         "inference/growth.py",
-        "attach(among(state.level, fitted), rows, noise)",
+        "attach(among(state.level, fitted), rows, noise, state.settings.ridge_for(rows)[0])",
         "attach(state.level, rows, noise)",
         "inference/test_growth.py",
     ),
@@ -291,6 +291,20 @@ FAULTS = (
         "noise_of(among(state.level, fitted), losses.total.of_tasks(fitted), state.settings, held_out=held_out)",
         "noise_of(state.level, losses.total, state.settings, held_out=held_out)",
         "inference/test_growth.py",
+    ),
+    Fault(
+        "undetermined directions of separate models vary by σ²/ρ",
+        "inference/posterior.py",
+        "inside[:, index, index] += ratio * ridge**2",
+        "inside[:, index, index] += ridge",
+        "inference/test_noise.py",
+    ),
+    Fault(
+        "models of the shared level without the ridge",
+        "fit/levels.py",
+        "return refit(fit, loss, settings) if settings.ridge > NEGLIGIBLE_RIDGE else fit",
+        "return fit",
+        "inference/test_noise.py",
     ),
 )
 

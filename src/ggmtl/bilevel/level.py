@@ -12,6 +12,9 @@ from ggmtl.graph.candidates import Candidates
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import LeastSquares
 
+# Up to here a ridge only determines what no row determines.
+NEGLIGIBLE_RIDGE = 1e-6
+
 
 @dataclass(frozen=True)
 class Settings:

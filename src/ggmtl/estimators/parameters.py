@@ -11,7 +11,7 @@ import numpy as np
 from ggmtl.bilevel.algorithm import EDGE_SOLVERS
 from ggmtl.bilevel.hypergradient import MODES
 from ggmtl.bilevel.inner import PENALTIES
-from ggmtl.bilevel.level import Settings
+from ggmtl.bilevel.level import NEGLIGIBLE_RIDGE, Settings
 from ggmtl.bilevel.sparsity import Sparsity
 from ggmtl.errors import ParameterError, check_choice
 from ggmtl.graph.candidates import as_candidates
@@ -20,7 +20,6 @@ CRITERIA = ("auto", "validation", "evidence")
 NOISES = ("auto", "common", "per_task")
 # Penalties whose graphs may be learned by evidence.
 _BY_EVIDENCE = ("squared_l2", "l1")
-_NEGLIGIBLE_RIDGE = 1e-6
 
 
 def settings_of(model: Any, width: int) -> Settings:
@@ -122,7 +121,7 @@ def check_parameters(model: Any) -> None:
             )
         if not _is_negligible(model.ridge):
             raise ParameterError(
-                f'criterion="evidence" learns the shrinkage itself: a ridge of at most {_NEGLIGIBLE_RIDGE:g} '
+                f'criterion="evidence" learns the shrinkage itself: a ridge of at most {NEGLIGIBLE_RIDGE:g} '
                 f'goes with it. Got ridge={model.ridge!r} instead. Use criterion="validation" for a ridge of your own.'
             )
     if model.edge_solver == "closed_form" and not (
@@ -166,7 +165,7 @@ def _steps(value: Any) -> int:
 
 def _is_negligible(ridge: Any) -> bool:
     """Whether a ridge only determines what no row determines; with evidence, the hub's prior does the shrinking."""
-    return _number("ridge", ridge) <= _NEGLIGIBLE_RIDGE
+    return _number("ridge", ridge) <= NEGLIGIBLE_RIDGE
 
 
 def _number(name: str, value: Any) -> float:

@@ -93,7 +93,7 @@ class GGMTLRegressor(TaskRegressor):
         models) by their errors on held-out rows. ``False`` takes the best supported one.
     fit_intercept, standardize : bool
     ridge : float
-        ρ, on slopes only.
+        ρ, on the slopes of every level. Evidence learns the shrinkage itself and takes no more than the default.
     unseen : {"error", "hub"}
         What ``predict`` does with a task that was not in the training data.
     max_iter : int

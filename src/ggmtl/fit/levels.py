@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from ggmtl.bilevel.algorithm import learn_by_validation
-from ggmtl.bilevel.level import GraphFit, Settings
+from ggmtl.bilevel.level import NEGLIGIBLE_RIDGE, GraphFit, Settings, refit
 from ggmtl.evidence.hub import hub_evidence, learn_hub_by_feature
 from ggmtl.evidence.search import learn_by_evidence
 from ggmtl.evidence.search_l1 import learn_by_coordinates
@@ -138,7 +138,12 @@ def hub_level(
     learned = learn_hub_by_feature(loss, settings.slopes, near, settings.sizes)
     found, status = learned.evidence, "converged" if learned.converged else "flat"
     fit = _without_edges("hub", loss, settings, learned.hub, found.coefficients, found.value)
-    return replace(fit, iterations=learned.iterations, status=status, history=(found.value,))
+    return _ridged(replace(fit, iterations=learned.iterations, status=status, history=(found.value,)), loss, settings)
+
+
+def _ridged(fit: GraphFit, loss: LeastSquares, settings: Settings) -> GraphFit:
+    """The models with the ridge of the settings; strengths are those that evidence found without it."""
+    return refit(fit, loss, settings) if settings.ridge > NEGLIGIBLE_RIDGE else fit
 
 
 def intercept_level(loss: LeastSquares, settings: Settings) -> GraphFit:
@@ -152,7 +157,9 @@ def intercept_level(loss: LeastSquares, settings: Settings) -> GraphFit:
     found = hub_evidence(loss, hub, _ALL_OWN * unit)
     # What so strong a pull leaves of differences between slopes is rounding.
     models = np.where(settings.slopes, found.common, found.coefficients)
-    return _without_edges("intercepts", loss, settings, hub, models, found.value)
+    fit = _without_edges("intercepts", loss, settings, hub, models, found.value)
+    models = _ridged(fit, loss, settings).coefficients
+    return replace(fit, coefficients=np.where(settings.slopes, models[0], models))
 
 
 def weighed_hub(loss: LeastSquares, settings: Settings, hub: GraphFit | None) -> GraphFit:

@@ -47,7 +47,7 @@ class AttachedTask:
     covariance: np.ndarray
 
 
-def attach(fit: GraphFit, rows: LeastSquares, noise: float) -> AttachedTask:
+def attach(fit: GraphFit, rows: LeastSquares, noise: float, ridge: np.ndarray | float = 0.0) -> AttachedTask:
     """Model of one new task, the others' held fixed.
 
     Linked to tasks j with strengths e_j, the prior of its model has precision P = H + Σe_jΛ (over σ²) and mean
@@ -61,7 +61,9 @@ def attach(fit: GraphFit, rows: LeastSquares, noise: float) -> AttachedTask:
     pull = pull_of(fit, noise)
     if rows.count[0] == 0:
         return AttachedTask(common, nobody, 0.0, fit.coupling, np.diag(1.0 / pull))
-    task = _NewTask(rows.gram[0], rows.moment[0], float(rows.target_square[0]), noise, pull, common)
+    # A ridge of every coefficient is as many rows with a target of zero.
+    gram = rows.gram[0] + np.diag(np.broadcast_to(ridge, len(common)))
+    task = _NewTask(gram, rows.moment[0], float(rows.target_square[0]), noise, pull, common)
     if (fit.edge_values > 0).any() and (fit.coupling > 0).any():
         return _attach_alike(fit, task)
     return _attach_by_steps(fit, task)
@@ -235,7 +237,8 @@ def follow(
     known = replace(known, coefficients=solved.coefficients)
     models = fit.coefficients.copy()
     models[together] = known.coefficients
-    found = [attach(known, loss.of_tasks(np.array([position])), noise) for position in attached]
+    ridge = settings.ridge_for(loss)
+    found = [attach(known, loss.of_tasks(np.array([place])), noise, ridge[place]) for place in attached]
     for position, task in zip(attached, found):
         models[position] = task.coefficients
     return replace(fit, coefficients=models), [task.covariance for task in found]

@@ -26,7 +26,7 @@ def with_task(state: FittedState, label: np.ndarray, rows: LeastSquares, noise: 
     """
     noise = noise_variance(state) if noise is None else noise
     fitted = state.fitted_tasks
-    found = attach(among(state.level, fitted), rows, noise)
+    found = attach(among(state.level, fitted), rows, noise, state.settings.ridge_for(rows)[0])
     return _inserted(state, label, replace(found, neighbours=fitted[found.neighbours]), noise)
 
 

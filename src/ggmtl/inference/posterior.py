@@ -20,7 +20,7 @@ from scipy.linalg import cho_factor, cho_solve
 from ggmtl.bilevel.inner import InnerProblem
 from ggmtl.bilevel.level import GraphFit, Settings, present_problem
 from ggmtl.design.scaling import Scaling
-from ggmtl.inference.noise_variance import HeldOut, floored, honest_noise, squared_noise
+from ggmtl.inference.noise_variance import HeldOut, floored, honest_noise, separate_scales, squared_noise
 from ggmtl.solve.solvers import prepare
 from ggmtl.solve.system import Curvature, TaskSystem
 from ggmtl.statistics.least_squares import LeastSquares
@@ -112,6 +112,8 @@ def posterior_of(
     if not np.isfinite(fit.hub).all():
         return _pooled_posterior(fit, loss, settings)
     problem, values = present_problem(fit, loss, settings)
+    if _is_separate(problem):
+        return _separate_posterior(fit, problem, settings)
     system, loss = problem.hessian(fit.coefficients, values), problem.loss
     blocks, exact = _blocks(system, n_samples, seed)
     if problem.penalty == "squared_l2":
@@ -133,9 +135,14 @@ def _blocks(system: TaskSystem, n_samples: int, seed: int) -> tuple[np.ndarray, 
 
 def noise_of(fit: GraphFit, loss: LeastSquares, settings: Settings, *, held_out: HeldOut | None = None) -> float:
     """σ² of :func:`posterior_of` alone; for the squared penalty without the covariance of every model."""
-    if not np.isfinite(fit.hub).all() or settings.penalty != "squared_l2":
+    if not np.isfinite(fit.hub).all():
         return posterior_of(fit, loss, settings, held_out=held_out).noise
-    return squared_noise(*present_problem(fit, loss, settings), fit.coefficients, held_out)
+    problem, values = present_problem(fit, loss, settings)
+    if _is_separate(problem):
+        return separate_scales(problem.loss, settings.slopes)[0]
+    if settings.penalty != "squared_l2":
+        return posterior_of(fit, loss, settings, held_out=held_out).noise
+    return squared_noise(problem, values, fit.coefficients, held_out)
 
 
 def _noise_by_blocks(
@@ -170,6 +177,36 @@ def _pooled_posterior(fit: GraphFit, loss: LeastSquares, settings: Settings) -> 
     )
     noise = 2 * loss.value(fit.coefficients) / max(float(loss.count.sum()) - p, 1.0)
     return Posterior(np.tile(inverse, (loss.n_tasks, 1, 1)), inverse, floored(noise, loss), True)
+
+
+def _is_separate(problem: InnerProblem) -> bool:
+    """Whether nothing ties the tasks."""
+    return not len(problem.edges) and not problem.hub.any()
+
+
+def _separate_posterior(fit: GraphFit, problem: InnerProblem, settings: Settings) -> Posterior:
+    """Mean squared error of every task's own ridge model, D = ρI on the slopes and A = G + D:
+
+        A⁻¹(G + (τ²/σ²)D²)A⁻¹ σ² .
+
+    The second term is the bias. It is the whole uncertainty in directions that no row of the task determines, where
+    σ²A⁻¹ = σ²/ρ would only repeat how small ρ is.
+    """
+    loss = problem.loss
+    noise, ratio = separate_scales(loss, settings.slopes)
+    index = np.arange(loss.n_features)
+    ridge = np.broadcast_to(problem.ridge, loss.moment.shape)
+    # Enough for an inverse where the ridge is zero and rows are lacking.
+    ridge = np.maximum(ridge, np.where(settings.slopes, 1e-10 * np.einsum("npp->n", loss.gram)[:, None], 0.0))
+    A, inside = loss.gram.copy(), loss.gram.copy()
+    A[:, index, index] += ridge
+    inside[:, index, index] += ratio * ridge**2
+    inverse = np.linalg.inv(A)
+    blocks = _symmetric(inverse @ inside @ inverse)
+    n = loss.n_tasks
+    doubt = noise * np.einsum("npp->p", blocks) / n
+    between = np.diag((1.0 + 1.0 / n) / pull_of(fit, noise, doubt))
+    return Posterior(blocks, blocks.mean(axis=0) / n + between, noise, True)
 
 
 def _hub_blocks(system: TaskSystem) -> np.ndarray:

@@ -73,7 +73,8 @@ def test_without_edges_the_closed_form_is_the_dense_inverse(hub):
     fit = refit(replace(fit, edges=fit.edges[:0], edge_values=fit.edge_values[:0], hub=np.array(hub)), loss, settings)
     found = posterior_of(fit, loss, settings).covariance
     expected = np.einsum("ipiq->ipq", dense_inverse(fit, loss, settings))
-    np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-10)
+    # Separate models have the variance of their slopes in the place of σ²/ρ.
+    np.testing.assert_allclose(found, expected, rtol=1e-7 if any(hub) else 1e-5, atol=1e-10)
 
 
 @pytest.mark.parametrize("penalty", ["squared_l2", "l2"])
@@ -358,7 +359,7 @@ def test_an_attached_task_whose_rows_stay_stays_where_it_was():
     loss, _ = make_loss(rng, 6, 3, 20)
     fit, settings = make_fit(rng, loss)
     rows = least_squares(*new_rows(rng, fit.coefficients[2], 12))
-    attached = attach(fit, rows, 0.3)
+    attached = attach(fit, rows, 0.3, settings.ridge_for(rows)[0])
     grown = insert_task(fit, attached, 6)
     both = LeastSquares(*(np.concatenate([getattr(part, name) for part in (loss, rows)]) for name in vars(rows)))
     followed, (covariance,) = follow(grown, both, settings, [6], 0.3)
