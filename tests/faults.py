@@ -27,6 +27,13 @@ class Fault:
 
 FAULTS = (
     Fault(
+        "rows of unseen tasks predicted without a word",
+        "estimators/base.py",
+        "warn_user(unseen_message(labels, unknown, self.tasks_), UnseenTaskWarning)",
+        "pass",
+        "data/test_labels.py",
+    ),
+    Fault(
         "weights that are no counts taken for counts",
         "data/reading.py",
         "return weight / mean",

@@ -15,7 +15,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from ggmtl import GGMTLRegressor, TaskStatistics, load_model
-from ggmtl.errors import InputError, ParameterError
+from ggmtl.errors import InputError, ParameterError, UnseenTaskWarning
 
 FAST = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0, "validation": 0.25}
 HUB = {"candidates": np.empty((0, 2)), "validation": None}
@@ -171,7 +171,8 @@ def test_unseen_tasks_are_refused_or_predicted_by_the_hub():
     with pytest.raises(InputError, match=r"tasks that the model was not fitted with: 99"):
         model.predict(X[:2], tasks=[0, 99])
     model.set_params(unseen="hub")
-    value, deviation = model.predict(X[:2], tasks=[0, 99], return_std=True)
+    with pytest.warns(UnseenTaskWarning, match="1 of 2 rows"):
+        value, deviation = model.predict(X[:2], tasks=[0, 99], return_std=True)
     assert value[1] == pytest.approx(X[1] @ model.hub_coef_ + model.hub_intercept_)
     assert deviation[1] > deviation[0]
 
@@ -350,6 +351,7 @@ def test_a_new_task_leaves_the_others_alone(options):
     assert model.state_.statistics.count[0] == 14
 
 
+@pytest.mark.filterwarnings("ignore::ggmtl.errors.UnseenTaskWarning")
 def test_a_new_task_without_rows_is_the_common_model():
     X, y, tasks = make(14)
     model = GGMTLRegressor(**HUB, unseen="hub").fit(X, y, tasks=tasks)

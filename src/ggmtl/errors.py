@@ -51,6 +51,10 @@ class MissingExtraError(GGMTLError, ImportError):
     """A feature needs an optional dependency that is not installed."""
 
 
+class UnseenTaskWarning(UserWarning):
+    """Rows of tasks that were not in the training data were predicted with the common model."""
+
+
 def require(module: str, extra: str, purpose: str) -> ModuleType:
     """Import an optional module, or say which extra brings it."""
     try:

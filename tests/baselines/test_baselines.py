@@ -103,6 +103,7 @@ def test_zero_ridge_is_minimum_norm_least_squares_even_with_one_row():
         np.testing.assert_allclose(model.intercept_[i], one.intercept_, atol=1e-8)
 
 
+@pytest.mark.filterwarnings("ignore::ggmtl.errors.UnseenTaskWarning")
 def test_pooled_model_is_one_ridge_regression_and_serves_unseen_tasks():
     X, y, tasks = random_rows()
     model = PooledRegressor(ridge=3.0, standardize=False, unseen="hub").fit(X, y, tasks=tasks)

@@ -176,7 +176,11 @@ def test_unknown_task_is_refused_or_given_the_common_model(fitted, folder):
     assert "shop 9" in refused.stderr
     assert "--unseen hub" in refused.stderr
     assert "add_task" not in refused.stderr
-    assert _run(*arguments, "--unseen", "hub").exit_code == 0
+    given = _run(*arguments, "--unseen", "hub")
+    assert given.exit_code == 0
+    assert "1 of 1 rows have tasks that the model was not fitted with: 'shop 9' (1 row; near 'shop" in " ".join(
+        given.output.split()
+    )
 
 
 def test_report_of_a_saved_model(fitted, folder):

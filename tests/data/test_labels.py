@@ -6,7 +6,7 @@ import pytest
 from ggmtl import GGMTLRegressor, TaskStatistics
 from ggmtl.data.labels import join_labels, locate_tasks, numbers_in_text, read_labels
 from ggmtl.data.task_data import TaskData
-from ggmtl.errors import InputError
+from ggmtl.errors import InputError, ParameterError, UnseenTaskWarning
 
 LARGE = 2**53
 
@@ -165,3 +165,25 @@ def test_a_number_written_in_two_ways_is_two_labels_on_the_command_line(tmp_path
 
     (tmp_path / "a.csv").write_text("shop,x\n1,0\n1.0,0\n2,0\n")
     assert read_table(tmp_path / "a.csv", "shop")["shop"].to_pylist() == ["1", "1.0", "2"]
+
+
+# ---------------------------------------------------------------- tasks never seen
+
+
+def test_a_prediction_with_the_common_model_says_which_rows_have_it():
+    model = make_model(["North", "South", "West"])
+    asked = ["North", "Nroth", "Nroth", "South", "island"]
+    with pytest.raises(InputError, match="Nroth"):
+        model.predict(np.zeros((5, 1)), tasks=asked)
+    with pytest.warns(UnseenTaskWarning, match=r"3 of 5 rows .*'Nroth' \(2 rows; near 'North'\), 'island' \(1 row\)\."):
+        values = model.predict(np.zeros((5, 1)), tasks=asked, unseen="hub")
+    np.testing.assert_array_equal(values[[1, 2, 4]], model.hub_intercept_)
+    assert model.unseen == "error"
+    with pytest.raises(ParameterError, match="unseen must be one of"):
+        model.predict(np.zeros((5, 1)), tasks=asked, unseen="guess")
+
+
+def test_only_the_most_frequent_unseen_tasks_are_listed():
+    model = make_model([1, 2, 3], unseen="hub")
+    with pytest.warns(UnseenTaskWarning, match=r"8 of 8 rows .*7 \(2 rows\).* and 2 more\."):
+        model.predict(np.zeros((8, 1)), tasks=[4, 5, 6, 7, 7, 8, 9, 10])

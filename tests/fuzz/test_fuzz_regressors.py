@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from inputs import LAYOUTS, as_decimals, as_layout, tables
 
 from ggmtl import KNN, Complete, Coordinates, GGMTLRegressor, TaskStatistics, baselines
+from ggmtl.errors import UnseenTaskWarning
 
 EVIDENCE = [{}, {"validation": None}, {"validation": 2}, {"validation": 0.3}, {"standardize": False}]
 VALIDATION = [
@@ -149,6 +150,7 @@ def test_prediction_of_foreign_rows(table, other, unseen):
     model = attempt(GGMTLRegressor(validation=None, unseen=unseen).fit, table.X, table.y, tasks=table.tasks)
     if model is None:
         return
+    warnings.simplefilter("ignore", UnseenTaskWarning)
     with np.errstate(over="ignore"):
         predicted = attempt(model.predict, other.X, tasks=other.tasks)
     if predicted is not None:

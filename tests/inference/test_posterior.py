@@ -136,6 +136,7 @@ def test_standard_errors_of_one_task_are_those_of_ordinary_least_squares():
     np.testing.assert_allclose(value, design[:3] @ coefficients, rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::ggmtl.errors.UnseenTaskWarning")
 def test_ninety_percent_intervals_cover_about_ninety_percent():
     rng = np.random.default_rng(6)
     inside, known, covered = [], [], []

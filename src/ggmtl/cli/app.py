@@ -153,7 +153,10 @@ def predict(
     table, kept, frame = workflow.read_new_rows(data, fitted, encoding, drop_missing)
     if unseen is Unseen.error:
         workflow.check_tasks(fitted, frame)
-    values = np.asarray(fitted.predict(frame))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        values = np.asarray(fitted.predict(frame))
+    _say_warnings(caught)
     workflow.write_predictions(output, data, table, kept, values)
     _say_dropped(table.num_rows - len(kept))
     say(f"{count(len(values), 'prediction')}: {output}")
@@ -251,9 +254,13 @@ def _fit(frame: pa.Table, target: np.ndarray, task: str) -> GGMTLRegressor:
     with warnings.catch_warnings(record=True) as caught, working(f"Fitting {count(n_tasks, 'task')}"):
         warnings.simplefilter("always")
         model = GGMTLRegressor(task=task).fit(frame, target)
+    _say_warnings(caught)
+    return model
+
+
+def _say_warnings(caught: list[warnings.WarningMessage]) -> None:
     for text in dict.fromkeys(str(entry.message) for entry in caught if issubclass(entry.category, UserWarning)):
         say(f"Note: {text}", "dim")
-    return model
 
 
 def _write_report(model: GGMTLRegressor, output: Path, title: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -137,6 +138,24 @@ def unknown_tasks_message(unknown: Sequence[object], known: np.ndarray, remedy: 
     if len(unknown) > 1 and remedy is _UNSEEN_REMEDY:
         remedy += " In cross-validation, shuffle: every task needs rows in every training part."
     return f"X has tasks that the model was not fitted with: {shown}{more}.{near} {remedy}"
+
+
+def unseen_message(labels: np.ndarray, unseen: np.ndarray, known: np.ndarray) -> str:
+    """Say how many rows have tasks that were never seen, which tasks, and what they may be misspellings of."""
+    names, rows = np.unique(labels[unseen], return_counts=True)
+    order = np.argsort(-rows, kind="stable")[:5]
+    pairs = zip(names[order].tolist(), rows[order].tolist())
+    shown = ", ".join(f"{name!r} ({n} row{'' if n == 1 else 's'}{_near(name, known)})" for name, n in pairs)
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return (
+        f"{int(unseen.sum())} of {len(labels)} rows have tasks that the model was not fitted with: {shown}{more}. "
+        "They are predicted with the common model."
+    )
+
+
+def _near(label: Any, known: np.ndarray) -> str:
+    close = difflib.get_close_matches(label, map(str, known.tolist()), n=1) if isinstance(label, str) else []
+    return f"; near {close[0]!r}" if close else ""
 
 
 def _sort(labels: np.ndarray) -> str:

@@ -17,12 +17,12 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from ggmtl.data.form import InputForm
-from ggmtl.data.labels import locate_tasks, unknown_tasks_message
+from ggmtl.data.labels import locate_tasks, unknown_tasks_message, unseen_message
 from ggmtl.data.reading import read_prediction, read_training
 from ggmtl.data.task_data import TaskData
 from ggmtl.data.validation import deal_rows, group_labels, seed_of
 from ggmtl.design.scaling import Scaling
-from ggmtl.errors import InputError, SingularSystemError, check_choice
+from ggmtl.errors import InputError, SingularSystemError, UnseenTaskWarning, check_choice, warn_user
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.kernels import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
@@ -174,7 +174,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
 
     # ------------------------------------------------------------------ predicting
 
-    def predict(self, X: Any, tasks: Any = None) -> np.ndarray:
+    def predict(self, X: Any, tasks: Any = None, *, unseen: str | None = None) -> np.ndarray:
         """Predict the target of rows.
 
         Parameters
@@ -183,6 +183,9 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             As in ``fit``.
         tasks : array of shape (rows,), optional
             Task labels, where they were given to ``fit`` in this way.
+        unseen : {"error", "hub"}, optional
+            What to do with tasks that were not in the training data; by default the parameter `unseen`. ``"hub"``
+            predicts their rows with the common model, and warns with their number and labels.
 
         Returns
         -------
@@ -192,7 +195,7 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         if labels is None:
             values = matrix @ self.coef_.T + self.intercept_
             return values if self._form.target_is_matrix else values[:, 0]
-        coef, intercept = self._models_of(labels)
+        coef, intercept = self._models_of(labels, self.unseen if unseen is None else unseen)
         return np.einsum("rd,rd->r", matrix, coef) + intercept
 
     def _read_rows(self, X: Any, tasks: Any) -> tuple[np.ndarray, np.ndarray | None]:
@@ -213,16 +216,18 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
             )
         return matrix, labels
 
-    def _models_of(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _models_of(self, labels: np.ndarray, unseen: str) -> tuple[np.ndarray, np.ndarray]:
         """Slopes and intercept for every row."""
+        check_choice("unseen", unseen, ("error", "hub"))
         position = locate_tasks(self.tasks_, labels)
         unknown = position < 0
         if not unknown.any():
             return self.coef_[position], self.intercept_[position]
-        if self.unseen != "hub":
+        if unseen != "hub":
             raise InputError(unknown_tasks_message(np.unique(labels[unknown]).tolist(), self.tasks_))
         if not hasattr(self, "hub_coef_"):
             raise InputError(f'{type(self).__name__} has no common model, so unseen="hub" cannot be used.')
+        warn_user(unseen_message(labels, unknown, self.tasks_), UnseenTaskWarning)
         coef, intercept = self.coef_[position], self.intercept_[position]
         coef[unknown], intercept[unknown] = self.hub_coef_, self.hub_intercept_
         return coef, intercept

@@ -432,7 +432,7 @@ class GGMTLRegressor(TaskRegressor):
 
     # ------------------------------------------------------------------ after a fit
 
-    def predict(self, X: Any, tasks: Any = None, return_std: bool = False) -> Any:
+    def predict(self, X: Any, tasks: Any = None, return_std: bool = False, *, unseen: str | None = None) -> Any:
         """Predict the target of rows.
 
         Parameters
@@ -443,13 +443,16 @@ class GGMTLRegressor(TaskRegressor):
             Task labels, where they were given to ``fit`` in this way.
         return_std : bool
             Also return the standard deviation of a new observation about each prediction.
+        unseen : {"error", "hub"}, optional
+            What to do with tasks that were not in the training data; by default the parameter `unseen`. ``"hub"``
+            predicts their rows with the common model, and warns with their number and labels.
 
         Returns
         -------
         array of shape (rows,), or (rows, n_tasks) where ``fit`` was given one task per column of y; with
         ``return_std`` a pair of such arrays
         """
-        values = super().predict(X, tasks)
+        values = super().predict(X, tasks, unseen=unseen)
         if not return_std:
             return values
         with warnings.catch_warnings():
