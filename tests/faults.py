@@ -94,7 +94,7 @@ FAULTS = (
         "solve/system.py",
         "np.concatenate([j, i, nodes])",
         "np.concatenate([j, j, nodes])",
-        "test_system.py",
+        "solve/test_system.py",
     ),
     Fault(
         "adjoint solved for the wrong right-hand side",
@@ -115,14 +115,14 @@ FAULTS = (
         "solve/system.py",
         "matrix[:, index, :, index] -= (self.hub / n)[:, None, None]",
         "matrix[:, index, :, index] -= 0.0",
-        "test_system.py",
+        "solve/test_system.py",
     ),
     Fault(
         "hub's rank-one term missing (products)",
         "solve/system.py",
         "return kernels.Operator(self.gram, diagonal, *lists, self.coupling, self.hub / n)",
         "return kernels.Operator(self.gram, diagonal, *lists, self.coupling, 0.0 * self.hub)",
-        "test_system.py",
+        "solve/test_system.py",
     ),
     Fault(
         "hub's derivative not centred",
@@ -143,14 +143,14 @@ FAULTS = (
         "evidence/hub.py",
         "return max(float(loss.count.sum()) - loss.n_features, 1.0)",
         "return max(float(loss.count.sum()), 1.0)",
-        "test_evidence.py",
+        "evidence/test_evidence.py",
     ),
     Fault(
         "effective resistance without one of its two cross terms",
         "evidence/dense.py",
         "diagonal[i] + diagonal[j] - 2 * inverse[i, j]",
         "diagonal[i] + diagonal[j] - inverse[i, j]",
-        "test_evidence.py",
+        "evidence/test_evidence.py",
     ),
     Fault(
         "Łukasiewicz' conorm as the paper prints it, min(a, b)",

@@ -16,12 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg.lapack import dpotrf, dpotri
 
-from ggmtl.errors import ParameterError, SingularSystemError
+from ggmtl.errors import ParameterError
 from ggmtl.evidence.hub import chunks, degrees_of_freedom, profiled_noise
 from ggmtl.runtime.sizes import SIZES, Sizes
-from ggmtl.solve.system import TaskSystem
+from ggmtl.solve.system import TaskSystem, inverse_and_log_determinant
 from ggmtl.statistics.least_squares import LeastSquares
 
 
@@ -154,7 +153,7 @@ def prior_terms(model: EvidenceModel, edge_values: np.ndarray) -> PriorTerms:
     resistance, trace, total = np.empty((len(model.edges), p)), np.empty(p), 0.0
     for columns in strength_groups(model):
         coupling, hub = model.coupling[columns[0]], model.hub[columns[0]]
-        inverse, log_det = _inverse_and_log_determinant(coupling * graph + hub * np.eye(n))
+        inverse, log_det = inverse_and_log_determinant(coupling * graph + hub * np.eye(n))
         diagonal = np.diagonal(inverse)
         resistance[:, columns] = (diagonal[i] + diagonal[j] - 2 * inverse[i, j])[:, None]
         trace[columns] = diagonal.sum() - 1.0 / hub
@@ -172,7 +171,7 @@ def edge_evidence(model: EvidenceModel, edge_values: np.ndarray) -> EdgeEvidence
     edge_values : array of shape (m,)
         e ≥ 0.
     """
-    inverse, log_det = _inverse_and_log_determinant(_dense_system(model, edge_values))
+    inverse, log_det = inverse_and_log_determinant(_dense_system(model, edge_values))
     coefficients = (inverse @ model.loss.moment.ravel()).reshape(model.loss.moment.shape)
     return _from_posterior(model, edge_values, inverse, coefficients, log_det)
 
@@ -275,17 +274,3 @@ def _dense_system(model: EvidenceModel, edge_values: np.ndarray) -> np.ndarray:
     matrix[:, index, :, index] = strengths + model.ridge * np.eye(n)
     matrix[tasks, :, tasks, :] += model.loss.gram
     return matrix.reshape(n * p, n * p)
-
-
-def _inverse_and_log_determinant(matrix: np.ndarray) -> tuple[np.ndarray, float]:
-    """Inverse and log-determinant of a symmetric positive definite matrix."""
-    factor, status = dpotrf(matrix, lower=1, clean=1)
-    if status:
-        raise SingularSystemError(
-            "The evidence is not defined: the system of the models is singular to working accuracy. Use a larger ridge."
-        )
-    log_det = 2.0 * float(np.log(np.diagonal(factor)).sum())
-    lower = dpotri(factor, lower=1, overwrite_c=1)[0]
-    inverse = lower + lower.T
-    np.einsum("kk->k", inverse)[:] *= 0.5
-    return inverse, log_det

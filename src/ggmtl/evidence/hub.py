@@ -38,7 +38,7 @@ class HubEvidence:
     Parameters
     ----------
     value : float
-        f, the negative log evidence up to a constant of the data.
+        f.
     gradient : array of shape (p,)
         ∂f/∂h.
     expected_square : array of shape (p,)
@@ -155,18 +155,7 @@ _WINDOW = 2.0
 
 @dataclass(frozen=True)
 class HubStrength:
-    """Strengths that evidence has learned.
-
-    Parameters
-    ----------
-    hub : array of shape (p,)
-        h.
-    evidence : HubEvidence
-        At `hub`.
-    iterations : int
-        Quasi-Newton steps.
-    converged : bool
-    """
+    """Strengths h that evidence has learned, shape (p,), the evidence there, and how the quasi-Newton search ended."""
 
     hub: np.ndarray
     evidence: HubEvidence

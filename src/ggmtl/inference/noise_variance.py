@@ -18,16 +18,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg.lapack import dpotri
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from ggmtl import kernels
 from ggmtl.bilevel.inner import InnerProblem
-from ggmtl.solve.components import component_systems, component_tasks, factor_of, information
+from ggmtl.solve.components import component_systems, component_tasks, information
 from ggmtl.solve.preconditioners import BlockJacobi
 from ggmtl.solve.solvers import ConjugateGradient
-from ggmtl.solve.system import TaskSystem
+from ggmtl.solve.system import TaskSystem, inverse_and_log_determinant
 from ggmtl.statistics.least_squares import LeastSquares
 
 # Degrees of freedom from which a residual variance is worth having.
@@ -191,10 +190,7 @@ def noise_taken(system: TaskSystem, gram: np.ndarray) -> float:
 
 def _inverse_of(system: TaskSystem) -> np.ndarray:
     """The inverse of a small system, shape (k, p, k, p)."""
-    half = np.tril(dpotri(factor_of(system), lower=1, overwrite_c=1)[0])
-    inverse = half + half.T
-    inverse.flat[:: len(half) + 1] *= 0.5
-    return inverse.reshape(*system.shape, *system.shape)
+    return inverse_and_log_determinant(system.dense().T)[0].reshape(*system.shape, *system.shape)
 
 
 def _estimated(system: TaskSystem, gram: np.ndarray) -> float:

@@ -208,8 +208,8 @@ def nearest_in_neighbourhood(points, start, neighbour, k, first, last):
 
 
 @njit(cache=True, nogil=True)
-def _common_part(operator, values):
-    """The hub's part of the graph product, the same for every task."""
+def common_part(operator, values):
+    """The hub's part of the graph product, the same for every task, shape (p,)."""
     n, p = values.shape
     common = np.zeros(p)
     if operator.hub_share.any():
@@ -240,7 +240,7 @@ def _multiply_graph_rows(operator, values, common, out, first, last):
 @njit(cache=True, nogil=True)
 def _multiply_graph(operator, values, out):
     """out = (W ⊗ diag(Λ) + (11ᵀ/n) ⊗ diag(h)) · values."""
-    _multiply_graph_rows(operator, values, _common_part(operator, values), out, 0, len(values))
+    _multiply_graph_rows(operator, values, common_part(operator, values), out, 0, len(values))
 
 
 @njit(cache=True, nogil=True)
@@ -255,12 +255,6 @@ def system_rows(operator, values, common, out, first, last):
             out[i, k] = scratch[k] + operator.diagonal[i, k] * values[i, k] - out[i, k]
             total += out[i, k] * values[i, k]
     return total
-
-
-@njit(cache=True, nogil=True)
-def common_part(operator, values):
-    """The hub's part of A · values, the same for every task, shape (p,)."""
-    return _common_part(operator, values)
 
 
 @njit(cache=True, nogil=True)
@@ -288,17 +282,6 @@ def direct_rows(beta, correction, direction, first, last):
 
 
 @njit(cache=True, nogil=True)
-def _multiply_system(operator, values, out, scratch):
-    """out = A · values."""
-    n, p = values.shape
-    _multiply_graph(operator, values, out)
-    for i in range(n):
-        _multiply(operator.gram[i], values[i], scratch)
-        for k in range(p):
-            out[i, k] = scratch[k] + operator.diagonal[i, k] * values[i, k] - out[i, k]
-
-
-@njit(cache=True, nogil=True)
 def graph_product(operator, values):
     """(W ⊗ diag(Λ) + (11ᵀ/n) ⊗ diag(h)) · values."""
     out = np.empty(values.shape)
@@ -309,10 +292,10 @@ def graph_product(operator, values):
 @njit(cache=True, nogil=True)
 def _subtract_product(operator, step, left, scratch):
     """left −= A·step."""
-    _multiply_system(operator, step, scratch[1:], scratch[0])
+    system_rows(operator, step, common_part(operator, step), scratch, 0, len(step))
     for i in range(left.shape[0]):
         for k in range(left.shape[1]):
-            left[i, k] -= scratch[i + 1, k]
+            left[i, k] -= scratch[i, k]
 
 
 @njit(cache=True, nogil=True)
@@ -382,8 +365,7 @@ def conjugate_gradient(operator, cycle, value, residual, goal, max_iter, patienc
     """Preconditioned conjugate gradients in place; the number of steps."""
     n, p = value.shape
     direction, image = np.zeros((n, p)), np.zeros((n, p))
-    correction, left, step = np.empty((n, p)), np.empty((n, p)), np.empty((n, p))
-    scratch = np.empty((n + 1, p))
+    correction, left, step, scratch = np.empty((n, p)), np.empty((n, p)), np.empty((n, p)), np.empty((n, p))
     previous, best, since_best = 0.0, np.inf, 0
     for steps in range(max_iter):
         # 1. z = M⁻¹r and r − Az.

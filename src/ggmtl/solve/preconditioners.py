@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 from scipy.linalg import cho_factor, cho_solve
-from scipy.linalg.lapack import dpotrf, dpotri
 from scipy.sparse.linalg import splu
 
 from ggmtl import kernels
 from ggmtl.errors import SingularSystemError
-from ggmtl.solve.system import TaskSystem, laplacian
+from ggmtl.solve.system import TaskSystem, inverse_and_log_determinant, laplacian
 
 # By how much a polynomial lowers the error: hardly more pays, as the graph level is an approximation itself.
 _POLYNOMIAL_ACCURACY = 0.2
@@ -29,7 +28,7 @@ _FULL_RANK_SHARE = 0.5
 # Two Jacobi steps before and after each coarse correction; their lengths, in units of 1/ρ(D⁻¹A), are the inverse
 # Chebyshev nodes of [1/8, 1], the part of the spectrum that the coarse levels leave to smoothing. At equal cost
 # they save a fifth of the iterations of two equal steps where weights span decades.
-_STEP_LENGTHS = tuple(1.0 / (9 / 16 + 7 / 16 * np.cos(np.pi * np.array([1, 3]) / 4)))
+STEP_LENGTHS = tuple(1.0 / (9 / 16 + 7 / 16 * np.cos(np.pi * np.array([1, 3]) / 4)))
 # Coordinates whose strengths differ by about this factor at most share one matrix of the graph, which is an
 # approximation in any case: that costs an iteration or two, and saves a matrix for almost every coordinate.
 _ALIKE = 2.0
@@ -237,15 +236,8 @@ class DenseInverse:
 
     @classmethod
     def of(cls, matrix: np.ndarray) -> DenseInverse:
-        """Invert by the Cholesky factor, in place; LAPACK fills one triangle."""
-        # The transpose of a symmetric matrix is the Fortran order that LAPACK works on in place.
-        factor, failed = dpotrf(matrix.T, lower=1, clean=1, overwrite_a=1)
-        if failed:
-            raise SingularSystemError("The graph-level matrix is not positive definite. Use a larger ridge.")
-        half = dpotri(factor, lower=1, overwrite_c=1)[0]
-        inverse = half + half.T
-        np.fill_diagonal(inverse, half.diagonal())
-        return cls(np.ascontiguousarray(inverse))
+        """Invert by the Cholesky factor."""
+        return cls(np.ascontiguousarray(inverse_and_log_determinant(matrix)[0]))
 
     def __call__(self, columns: np.ndarray) -> np.ndarray:
         """The solution, shape like `columns`."""
@@ -344,7 +336,7 @@ class AggregationCycle:
             # Jacobi steps with the safe bound ρ(D⁻¹A) ≤ ‖D⁻¹A‖_∞ instead of an eigenvalue estimate.
             diagonal = _filled(A.diagonal())[:, None]
             bound = (abs(A).sum(axis=1)[:, None] / diagonal).max()
-            levels.append((A, sparse.csr_array(level.P), tuple(w / bound / diagonal for w in _STEP_LENGTHS)))
+            levels.append((A, sparse.csr_array(level.P), tuple(w / bound / diagonal for w in STEP_LENGTHS)))
         bottom = hierarchy.levels[-1].A.toarray()
         np.fill_diagonal(bottom, _filled(bottom.diagonal()))
         return cls(tuple(levels), cho_solve(cho_factor(bottom), np.eye(len(bottom))))

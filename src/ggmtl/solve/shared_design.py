@@ -26,13 +26,11 @@ from scipy.linalg import cho_factor, cho_solve, eigh
 
 from ggmtl import kernels
 from ggmtl.runtime.sizes import SIZES
-from ggmtl.solve.preconditioners import AggregationCycle, Preconditioner
+from ggmtl.solve.preconditioners import STEP_LENGTHS, AggregationCycle, Preconditioner
 from ggmtl.solve.system import Solution, TaskSystem, norms
 
 _MAX_STEPS = 1000
 _PATIENCE = 100
-# As in `AggregationCycle`: inverse Chebyshev nodes of [1/8, 1].
-_STEP_LENGTHS = tuple(1.0 / (9 / 16 + 7 / 16 * np.cos(np.pi * np.array([1, 3]) / 4)))
 
 
 def conditions(laplacian: sparse.csr_array, shifts: np.ndarray) -> np.ndarray:
@@ -181,11 +179,11 @@ class ShiftedAggregation:
             image += offsets * (value if depth == 0 else M @ value)
             return np.subtract(right, image, out=image)
 
-        value = _STEP_LENGTHS[0] * inverses[depth] * right
-        for length in _STEP_LENGTHS[1:]:
+        value = STEP_LENGTHS[0] * inverses[depth] * right
+        for length in STEP_LENGTHS[1:]:
             value += smoothed(length, value)
         value += P @ self._descend(depth + 1, P.T @ rest(value), offsets, inverses)
-        for length in reversed(_STEP_LENGTHS):
+        for length in reversed(STEP_LENGTHS):
             value += smoothed(length, value)
         return value
 

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 from scipy import sparse
+from scipy.linalg.lapack import dpotrf, dpotri
 from scipy.sparse.csgraph import connected_components
 
 from ggmtl import kernels
@@ -235,6 +236,22 @@ def edge_between(edges: np.ndarray, i: int, j: int) -> np.ndarray:
     """Which of the edges ties i and j, shape (m,)."""
     i, j = sorted((i, j))
     return (edges[:, 0] == i) & (edges[:, 1] == j)
+
+
+def inverse_and_log_determinant(matrix: np.ndarray) -> tuple[np.ndarray, float]:
+    """Inverse and log-determinant of a symmetric positive definite matrix, by its Cholesky factor."""
+    factor, failed = dpotrf(matrix, lower=1, clean=1)
+    if failed:
+        raise SingularSystemError(
+            "A matrix of the models or of the graph is singular to working accuracy. Use a larger ridge or weaker "
+            "coupling."
+        )
+    log_det = 2.0 * float(np.log(np.diagonal(factor)).sum())
+    # LAPACK fills one triangle.
+    half = dpotri(factor, lower=1, overwrite_c=1)[0]
+    inverse = half + half.T
+    np.einsum("kk->k", inverse)[:] *= 0.5
+    return inverse, log_det
 
 
 # ---------------------------------------------------------------------- solutions

@@ -426,7 +426,7 @@ def test_a_hub_strength_of_zero_is_refused(device):
 
 
 def test_the_torch_form_needs_numpy_and_torch_only():
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     code = f"""
         import sys
         for name in ("scipy", "sklearn", "pandas", "narwhals", "numba"):

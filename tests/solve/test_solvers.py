@@ -5,6 +5,7 @@ import functools
 
 import numpy as np
 import pytest
+from test_system import LARGE, OPERATORS, SMALL, grams, hide_pyamg, kronecker, make, reference
 
 from ggmtl.errors import ParameterError, SingularSystemError, SolverError
 from ggmtl.runtime.sizes import SIZES, Sizes
@@ -12,7 +13,6 @@ from ggmtl.solve.components import Factors
 from ggmtl.solve.preconditioners import AggregationCycle, BlockJacobi, GraphLevel, TwoLevel, make_preconditioner
 from ggmtl.solve.solvers import ConjugateGradient, Direct, prepare
 from ggmtl.solve.system import Solution, TaskSystem
-from test_system import LARGE, OPERATORS, SMALL, grams, hide_pyamg, kronecker, make, reference
 
 
 def block_jacobi(system):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_system import decades, grams, hide_pyamg, kronecker, make, per_coordinate, random_edges, ring
 
 from ggmtl import GGMTLRegressor
 from ggmtl.errors import SolverError
@@ -15,7 +16,6 @@ from ggmtl.solve.preconditioners import BlockJacobi, TwoLevel
 from ggmtl.solve.shared_design import IterativeGraph, SharedDesign, ShiftedAggregation, SpectralGraph
 from ggmtl.solve.solvers import ConjugateGradient, Direct, prepare
 from ggmtl.solve.system import TaskSystem, laplacian
-from test_system import decades, grams, hide_pyamg, kronecker, make, per_coordinate, random_edges, ring
 
 
 def share(system, ridge=1e-6):
