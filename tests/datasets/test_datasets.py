@@ -296,8 +296,8 @@ def test_a_failed_rename_leaves_no_part_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
-        _files._write_atomically(tmp_path / "new" / "file.bin", CONTENT)
-    assert list((tmp_path / "new").iterdir()) == []
+        _files.write_whole(tmp_path / "file.bin", CONTENT)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_data_home_comes_first_and_its_bytes_are_checked(no_files, monkeypatch):

@@ -151,7 +151,7 @@ def _draw_shrinkage(precision: np.ndarray, rate: float, rng: np.random.Generator
 def draw_inverse_gaussian(mean: np.ndarray, scale: float, rng: np.random.Generator) -> np.ndarray:
     """Draw from IG(μ, λ): with a = μχ²/2λ, x = μ/(1 + a + √(a(a + 2))), or μ²/x with probability x/(μ + x).
 
-    Older versions of ``Generator.wald`` subtract nearly equal numbers where μ is large beside λ, and return values
+    Older versions of ``Generator.wald`` subtract nearly equal numbers where μ is large relative to λ, and return values
     that are negative.
     """
     a = 0.5 * mean * rng.standard_normal(mean.shape) ** 2 / scale

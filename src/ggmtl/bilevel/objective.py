@@ -23,7 +23,7 @@ from ggmtl.statistics.least_squares import LeastSquares
 # Strengths are searched over this many e-folds on either side of their start, but not beyond this many times the mean
 # number of rows of a task. There, tasks are one to working accuracy, and the system of the models is nearly singular.
 _STRENGTH_RANGE, _STRONGEST = 14.0, 1e7
-# Solves are accurate to this unless told otherwise.
+# Default accuracy of the linear solves.
 FINE = 1e-8
 # All edge values start here: inside (0, 1), because the slope of the entropy term at 0 is infinite.
 _START = 0.5

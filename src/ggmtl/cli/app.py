@@ -1,4 +1,4 @@
-"""The commands. Exit codes: 0 done, 1 data or model refused, 2 the command was not understood."""
+"""The commands. Exit codes: 0 success, 1 an error in data or model, 2 an error in the command line."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def fit(
     rows = _read(data, _columns(task, target, features, exclude, categorical), drop_missing)
     model = _fit(rows.frame, rows.target, task)
     if output is not None:
-        # Before anything is said: whoever reads along may stop listening.
+        # Save before printing: printing fails if the reader of a pipe has gone.
         with working("Saving the model"):
             workflow.save(model, output, rows.encoding)
     show_summary(summarize(model))

@@ -1,4 +1,4 @@
-"""Every method on the same folds: who predicts rows not seen best, and by how much."""
+"""Held-out error of every method on the same folds, and the verdict."""
 
 from __future__ import annotations
 
@@ -84,9 +84,15 @@ def compare(
         raise InputError("No task has rows in two folds, so nothing can be compared. Give tasks more rows.")
     standings, squared = [], {}
     for place, (name, method) in enumerate(chosen.items()):
-        said = f"{name} ({place + 1} of {len(chosen)} methods)"
+        label = f"{name} ({place + 1} of {len(chosen)} methods)"
         standing, errors = _standing(
-            name, method, data, folds, scored, n_folds, lambda k, said=said: progress(f"{said}, fold {k} of {n_folds}")
+            name,
+            method,
+            data,
+            folds,
+            scored,
+            n_folds,
+            lambda k, label=label: progress(f"{label}, fold {k} of {n_folds}"),
         )
         standings.append(standing)
         if errors is not None:
@@ -136,7 +142,7 @@ def _per_task(values, data, folds, scored, n_folds) -> np.ndarray:
 
 
 def _verdict(squared: dict[str, np.ndarray], count: np.ndarray) -> str:
-    """The own method beside the best of the others; without it, the best beside the next."""
+    """Compare GGMTL with the best other method; without it, the best method with the second best."""
     if not squared:
         return "No method could be fitted; the table says why."
     if len(squared) == 1:

@@ -76,7 +76,7 @@ def read_cells(path: Path) -> list[list[str]] | None:
 
 
 def _read_csv(path: Path, labels: str | None) -> pa.Table:
-    """Read text in UTF-8; a file in another encoding is refused with the column that shows it."""
+    """Read text in UTF-8; another encoding raises an error that names the column."""
     with _open(path, "rb") as file:
         header = file.readline()
     if header.startswith(_UTF16):
@@ -147,7 +147,7 @@ def check_columns(table: pa.Table, columns: Sequence[str], path: Path) -> None:
 
 
 def without_missing(table: pa.Table, drop: bool, remedy: str) -> tuple[pa.Table, int]:
-    """The table without rows that miss a value, and how many were dropped; refused, with a remedy, unless `drop`."""
+    """The table without rows that miss a value, and how many were dropped; an error unless `drop`."""
     missing = {name: _is_missing(table[name]) for name in table.column_names}
     counts = {name: int(pc.sum(mask).as_py() or 0) for name, mask in missing.items()}
     counts = {name: number for name, number in counts.items() if number}

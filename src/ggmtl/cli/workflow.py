@@ -88,7 +88,7 @@ class Columns:
         left_out = {self.task, self.target, *self.exclude}
         chosen = [name for name in dict.fromkeys(named or table.column_names) if name not in left_out]
         if not chosen:
-            raise InputError(f"{path} has no column besides task and target, so there is nothing to learn from.")
+            raise InputError(f"{path} has only the task and target columns. Add at least one feature column.")
         unused = [name for name in self.categorical if name not in chosen]
         if unused:
             raise InputError(f"--categorical must name features. Got {unused[0]!r}, which is left out.")

@@ -6,7 +6,6 @@ import csv
 import hashlib
 import io
 import os
-import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 
 from ggmtl.errors import InputError, did_you_mean
+from ggmtl.runtime.files import write_whole
 
 DATA_HOME = "GGMTL_DATA_HOME"
 MAX_DOWNLOAD = 64 * 2**20
@@ -117,7 +117,8 @@ def _download(file: DataFile, destination: Path) -> Path:
     if file.member is not None:
         content = _unzip(file, content)
     _check_bytes(file, content, file.url)
-    _write_atomically(destination, content)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(destination, content)
     return destination
 
 
@@ -153,19 +154,6 @@ def _unzip(file: DataFile, content: bytes) -> bytes:
     return unpacked
 
 
-def _write_atomically(destination: Path, content: bytes) -> None:
-    """Write beside the destination, then rename: a reader never sees half a file."""
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=destination.parent, prefix=destination.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        os.replace(name, destination)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
 def read_csv(path: Path, required: tuple[str, ...]) -> dict[str, np.ndarray]:
     """Columns of a comma-separated file with a header line, as arrays of strings."""
     with path.open(newline="", encoding="utf-8-sig") as stream:
@@ -183,7 +171,7 @@ def read_csv(path: Path, required: tuple[str, ...]) -> dict[str, np.ndarray]:
 
 
 def read_npz(path: Path, required: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """Arrays of an NPZ file; pickled objects are refused."""
+    """Arrays of an NPZ file; pickled objects raise an error."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}

@@ -143,7 +143,7 @@ def compute_missing(
     progress : callable, optional
         Called with (cells done, cells to do, text).
     n_jobs : int, optional
-        Processes; as many as there are processors unless told.
+        Processes; by default one per processor.
     """
     missing = [cell for cell in dict.fromkeys(cells) if not cache.is_done(cell)]
     if progress and missing:
@@ -165,8 +165,8 @@ def _with_cell(compute: Callable[[Cell], dict[str, Any]], cell: Cell) -> tuple[C
 def _outcome(result: dict[str, Any]) -> str:
     if "error" in result:
         return f"no result ({result['error']})"
-    said = f"RMSE {result['rmse']:.4g}" if "rmse" in result else "learned"
-    return f"{said}, {result['seconds']:.1f} s"
+    score = f"RMSE {result['rmse']:.4g}" if "rmse" in result else "learned"
+    return f"{score}, {result['seconds']:.1f} s"
 
 
 GENERATORS = {"line": make_line, "tree": make_tree, "star": make_star}

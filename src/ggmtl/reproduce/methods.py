@@ -168,7 +168,7 @@ def _estimator(cell: Cell) -> Callable[..., Any]:
 def compute_cell(cell: Cell) -> dict[str, Any]:
     """Fit and score one cell: plain data; where it fails, the reason under ``"error"``."""
     try:
-        # One thread: the matrices are small, and cells run beside each other.
+        # One thread: the matrices are small, and cells run in parallel.
         with warnings.catch_warnings(), threadpool_limits(1):
             warnings.simplefilter("ignore")
             train, test = load_problem(cell.problem, cell.seed)
