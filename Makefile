@@ -38,7 +38,7 @@ test-minimum:
 
 # More than 20,000 fresh generated cases; the slice in `make test` is small and always the same.
 fuzz: setup
-	HYPOTHESIS_PROFILE=long OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz tests/test_model_file.py -n 2 --durations=5
+	HYPOTHESIS_PROFILE=long OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz tests/estimators/test_model_file.py -n 2 --durations=5
 
 faults: setup
 	$(BIN)/python tests/faults.py

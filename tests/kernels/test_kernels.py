@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from ggmtl import GGMTLRegressor, kernels
 from ggmtl.datasets import make_clusters
 from ggmtl.errors import ParameterError
-from ggmtl.estimators import regressor as estimator
+from ggmtl.estimators import learning
 from ggmtl.inference.removal import TrainedModels
 from ggmtl.inspection import explain_edge
 from ggmtl.kernels import Cycle, Operator, reference
@@ -337,7 +337,7 @@ def test_blas_runs_on_one_thread_within_fits_and_explanations(monkeypatch):
 
         return call
 
-    monkeypatch.setattr(estimator, "fit_path", watched(estimator.fit_path))
+    monkeypatch.setattr(learning, "fit_path", watched(learning.fit_path))
     monkeypatch.setattr(TrainedModels, "pair_without", watched(TrainedModels.pair_without))
     with threadpool_limits(2, "blas"):
         if blas_threads() != {2}:

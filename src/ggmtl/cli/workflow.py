@@ -20,7 +20,7 @@ from ggmtl.cli.table_files import (
 )
 from ggmtl.data.labels import locate_tasks, read_labels, unknown_tasks_message
 from ggmtl.errors import InputError, ModelFileError
-from ggmtl.estimators.model_file.state import read_notes, write_model
+from ggmtl.estimators.model_file import read_notes, write_model
 from ggmtl.estimators.regressor import GGMTLRegressor, load_model
 from ggmtl.inspection.summary.collect import summarize
 from ggmtl.runtime.files import write_csv

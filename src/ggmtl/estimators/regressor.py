@@ -3,44 +3,26 @@
 from __future__ import annotations
 
 import inspect
-import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted
 
-from ggmtl.data.frames import as_table
-from ggmtl.data.labels import locate_tasks
 from ggmtl.data.task_data import TaskData
-from ggmtl.errors import GGMTLError, ModelFileError, warn_user
-from ggmtl.estimators.base import LearnedModels, TaskRegressor, all_or_nothing
-from ggmtl.estimators.checkpoint import journal_of
-from ggmtl.estimators.growing import more_rows, one_more_task, read_more
-from ggmtl.estimators.model_file.state import read_model, write_model
+from ggmtl.errors import GGMTLError, ModelFileError
+from ggmtl.estimators.base import LearnedModels
+from ggmtl.estimators.learning import learn_state
+from ggmtl.estimators.model_file import read_model
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
-from ggmtl.estimators.placing import placed
-from ggmtl.evidence.level_value import LevelEvidence
-from ggmtl.fit.family import Family, reported_graph
-from ggmtl.fit.path import fit_path
+from ggmtl.estimators.state_regressor import StateRegressor, models_of
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.candidates import KNN, Candidates
-from ggmtl.inference.growth import with_rows
-from ggmtl.inference.model_evidence import evidence_of
-from ggmtl.inference.uncertainty import noise_ratios, posterior, standard_errors, task_noise
-from ggmtl.inspection.summary.collect import summarize
-from ggmtl.inspection.summary.words import describe
-from ggmtl.kernels import one_blas_thread
-from ggmtl.runtime.memory import require_memory
-from ggmtl.runtime.progress import logger, verbose_logging
 from ggmtl.runtime.sizes import SIZES, Sizes
-from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
+from ggmtl.statistics.least_squares import LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 
-class GGMTLRegressor(TaskRegressor):
+class GGMTLRegressor(StateRegressor):
     """Graph-guided multi-task regression: every task's linear model, and which tasks are alike.
 
     The models V minimise, given edge values e ∈ [0, 1],
@@ -191,32 +173,14 @@ class GGMTLRegressor(TaskRegressor):
         random_state: int | None = None,
         verbose: int = 0,
     ):
-        self.task = task
-        self.penalty = penalty
-        self.criterion = criterion
-        self.coupling = coupling
-        self.hub = hub
-        self.edge_l2 = edge_l2
-        self.edge_l1 = edge_l1
-        self.edge_entropy = edge_entropy
-        self.candidates = candidates
-        self.validation = validation
-        self.noise = noise
-        self.edge_solver = edge_solver
-        self.step = step
-        self.hypergradient = hypergradient
-        self.blend = blend
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.ridge = ridge
-        self.unseen = unseen
-        self.max_iter = max_iter
-        self.tol = tol
-        self.checkpoint = checkpoint
-        self.device = device
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
+        self.task, self.unseen = task, unseen
+        self.penalty, self.criterion, self.coupling, self.hub = penalty, criterion, coupling, hub
+        self.edge_l2, self.edge_l1, self.edge_entropy = edge_l2, edge_l1, edge_entropy
+        self.candidates, self.validation, self.noise, self.blend = candidates, validation, noise, blend
+        self.edge_solver, self.step, self.hypergradient = edge_solver, step, hypergradient
+        self.fit_intercept, self.standardize, self.ridge = fit_intercept, standardize, ridge
+        self.max_iter, self.tol, self.checkpoint = max_iter, tol, checkpoint
+        self.device, self.n_jobs, self.random_state, self.verbose = device, n_jobs, random_state, verbose
 
     @classmethod
     def paper(
@@ -311,267 +275,7 @@ class GGMTLRegressor(TaskRegressor):
         return folds
 
     def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
-        check_parameters(self)
-        _require_memory(folds[0].n_tasks, folds[0].n_features)
-        settings = settings_of(self, folds[0].n_features)
-        journal = journal_of(self, folds, self.scaling_, self._form.scored_from)
-        folded = FoldedLoss(tuple(folds), self._form.scored_from)
-        # The search may use the losses up: no one else holds them any longer.
-        folds.clear()
-        with verbose_logging(self.verbose):
-            family = fit_path(
-                placed(folded, self.device, self.sizes),
-                settings,
-                statistics.task_names,
-                criterion=criterion_used(self),
-                choose_entropy=self.edge_entropy == "auto",
-                n_jobs=self.n_jobs,
-                journal=journal,
-            )
-        self._warn_unless_converged(family)
-        state = FittedState(
-            statistics.task_names,
-            tuple(statistics.feature_names),
-            self._form,
-            self.scaling_,
-            settings,
-            family,
-            reported_graph(family.best, statistics.task_names, settings.slopes),
-            family.table(self.scaling_.target_scale, settings.slopes),
-            statistics,
-        )
-        return _models_of(state)
-
-    def _warn_unless_converged(self, family: Family) -> None:
-        fit = family.best
-        measure = "a last gain in log evidence" if family.criterion == "evidence" else "a projected gradient"
-        reasons = {
-            "max_iter": f"The outer problem stopped after max_iter={self.max_iter} steps with {measure} of "
-            f"{fit.certificate:.1e} (tol={self.tol:g}). "
-            + ("Increase max_iter or tol." if self.step is None else "Increase max_iter or tol, or change step."),
-            "interrupted": "The fit was interrupted: this is the best graph so far"
-            + (", and fit goes on from the checkpoint when it is called again." if self.checkpoint else "."),
-        }
-        if fit.status in reasons:
-            warn_user(reasons[fit.status], ConvergenceWarning)
-        logger.info("%s: %d steps, %s", family.criterion, fit.iterations, fit.status)
-
-    def _become(self, state: FittedState) -> Self:
-        """Show another state."""
-        self._form, self.scaling_ = state.form, state.scaling
-        self._set_names(state.task_names, state.feature_names)
-        self._set_models(_models_of(state))
-        return self
-
-    @all_or_nothing
-    @one_blas_thread()
-    def partial_fit(
-        self,
-        X: Any,
-        y: Any = None,
-        tasks: Any = None,
-        forget: float = 1.0,
-        *,
-        sample_weight: Any = None,
-        groups: Any = None,
-        relearn: bool = True,
-    ):
-        """Learn from more rows; the old ones are not needed, their statistics are.
-
-        By default everything is learned anew from the statistics of all rows, so the result is that of
-        ``fit_statistics(forget · old + new)``, and costs a fit. With ``relearn=False`` graph, strengths and scaling
-        stay, and only the models follow the rows: one linear solve. The statistics are the same either way, so that
-        many cheap calls and a last one with ``relearn=True`` end where one call with all their rows does, but for the
-        folds: the rows of a call are dealt among themselves. A row that is sent again may then be held out in one copy
-        and learned from in the other; ``groups`` keep such rows together. New tasks are welcome in long form; with
-        ``relearn=False`` they are attached as by ``add_task``.
-
-        Parameters
-        ----------
-        X, y, tasks, sample_weight
-            As in ``fit``.
-        forget : float
-            What an old row counts beside a new one, in (0, 1].
-        groups : array of shape (rows,), optional
-            Rows of one group stay in one fold, also those of groups that earlier rows were in.
-        relearn : bool
-            Whether to learn graph and strengths anew; ``path_`` and ``validation_error_`` are those of the last time.
-
-        Returns
-        -------
-        self
-        """
-        if not hasattr(self, "coef_"):
-            return self.fit(X, y, tasks, sample_weight=sample_weight, groups=groups)
-        statistics, form = more_rows(self, read_more(self, X, y, tasks, sample_weight, groups), forget)
-        if relearn:
-            return self._fit(statistics, form)
-        return self._become(replace(with_rows(self.state_, statistics), form=form))
-
-    @all_or_nothing
-    @one_blas_thread()
-    def add_task(self, name: Any, X: Any = None, y: Any = None):
-        """Attach a new task without refitting the others.
-
-        Neighbours and their strength are chosen by the evidence of the task's own rows; without rows it gets the
-        common model. Rows may be as few as one.
-
-        Parameters
-        ----------
-        name : str, int, …
-            Label of the task, of the kind of the others.
-        X, y : data frame or array of shape (rows, d), and array of shape (rows,), optional
-            Its rows.
-
-        Returns
-        -------
-        self
-        """
-        check_is_fitted(self, "coef_")
-        return self._become(one_more_task(self, name, X, y))
-
-    # ------------------------------------------------------------------ after a fit
-
-    def predict(self, X: Any, tasks: Any = None, return_std: bool = False, *, unseen: str | None = None) -> Any:
-        """Predict the target of rows.
-
-        Parameters
-        ----------
-        X : data frame or array
-            As in ``fit``.
-        tasks : array of shape (rows,), optional
-            Task labels, where they were given to ``fit`` in this way.
-        return_std : bool
-            Also return the standard deviation of a new observation about each prediction.
-        unseen : {"error", "hub"}, optional
-            What to do with tasks that were not in the training data; by default the parameter `unseen`. ``"hub"``
-            predicts their rows with the common model, and warns with their number and labels.
-
-        Returns
-        -------
-        array of shape (rows,), or (rows, n_tasks) where ``fit`` was given one task per column of y; with
-        ``return_std`` a pair of such arrays
-        """
-        values = super().predict(X, tasks, unseen=unseen)
-        if not return_std:
-            return values
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            matrix, labels = self._read_rows(X, tasks)
-        state, n = self.state_, len(self.tasks_)
-        position = np.tile(np.arange(n), len(matrix)) if labels is None else locate_tasks(self.tasks_, labels)
-        rows = self.scaling_.design_rows(matrix)
-        rows = np.repeat(rows, n, axis=0) if labels is None else rows
-        spread = posterior(state).standard_deviations(rows, position, noise_ratios(state))
-        return values, (spread * self.scaling_.target_scale).reshape(np.shape(values))
-
-    @property
-    def noise_(self) -> np.ndarray:
-        """Standard deviation of every task's noise, in the units of the target, shape (n_tasks,)."""
-        check_is_fitted(self, "coef_")
-        return task_noise(self.state_)
-
-    def coefficients(self) -> Any:
-        """All coefficients with their standard errors, in the units of the data, as a tidy table.
-
-        The standard errors are those beside the graph and the strengths as they were learned. The doubt about these is
-        left out, so intervals of two standard errors hold the truth a little less often than in 19 cases of 20.
-
-        The columns are task, feature, coefficient and standard_error; the feature of an intercept is
-        ``"(intercept)"``. The table is of the kind given to ``fit``, else of pandas or polars, whichever is
-        installed, else a dict of arrays.
-        """
-        check_is_fitted(self, "coef_")
-        names = [*self.feature_names_, *(["(intercept)"] if self.fit_intercept else [])]
-        values = np.column_stack([self.coef_, self.intercept_]) if self.fit_intercept else self.coef_
-        columns = {
-            "task": np.repeat(self.tasks_, len(names)),
-            "feature": np.tile(np.array(names, dtype=str), len(self.tasks_)),
-            "coefficient": values.ravel(),
-            "standard_error": standard_errors(self.state_).ravel(),
-        }
-        return as_table(columns, self._form.table_kind)
-
-    def summary(self) -> str:
-        """What was found, in words."""
-        check_is_fitted(self, "coef_")
-        return describe(summarize(self))
-
-    def evidence(self, n_probes: int = 8) -> LevelEvidence:
-        """Log evidence of the chosen level, in nats, and how much more it is than that of the hub alone.
-
-        ln p(y) with the models integrated out: the more, the better. It is exact for the hub, for clusters, and up to
-        640 coefficients in all; other graphs have it up to a standard error. Values compare between models of the
-        same rows, scaling and noise: a constant of these is left out.
-
-        ``criterion`` in ``path_`` is the negative, to which graphs add what it takes to describe them.
-
-        Parameters
-        ----------
-        n_probes : int
-            Random signs per coefficient where the evidence is sampled: four times as many halve the error.
-
-        Returns
-        -------
-        LevelEvidence
-            With ``value``, ``standard_error`` (of both, zero where exact) and ``gain`` (positive where edges pay).
-
-        Examples
-        --------
-        >>> from ggmtl import GGMTLRegressor
-        >>> from ggmtl.datasets import make_clusters
-        >>> data = make_clusters(3, n_tasks=12, n_features=4, n_samples=10, noise=0.3, random_state=0)
-        >>> found = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks).evidence()
-        >>> found.standard_error, found.gain > 3
-        (0.0, True)
-        """
-        check_is_fitted(self, "coef_")
-        return evidence_of(self.state_, n_probes, int(self.random_state or 0))
-
-    def save(self, path: str | Path, keep_statistics: bool = False) -> None:
-        """Write the model to one small file that holds data only; :func:`ggmtl.load_model` reads it.
-
-        Parameters
-        ----------
-        path : str or Path
-        keep_statistics : bool
-            Also store the statistics of the rows, which ``partial_fit``, standard deviations of predictions,
-            explanations of edges and ``evidence`` need.
-        """
-        check_is_fitted(self, "coef_")
-        write_model(path, self.get_params(deep=False), self.state_, keep_statistics)
-
-
-def _require_memory(n: int, p: int) -> None:
-    """Memory for a fit on top of the folds: scaled losses, inverse blocks in float32, and some fifty vectors."""
-    require_memory(
-        8.0 * n * p * (1.5 * p + 50),
-        f"the fit of {n:,} tasks with {p} coefficients each",
-        "Use fewer features, fit groups of tasks apart, or use a machine with more memory.",
-    )
-
-
-def _models_of(state: FittedState) -> LearnedModels:
-    """The fitted attributes of a state."""
-    fit, family = state.level, state.family
-    weights = fit.edge_weights(state.settings.slopes)
-    present, error = weights > 0, family.held_out_error()
-    attributes = {
-        "state_": state,
-        "path_": state.path,
-        "edges_": fit.edges[present],
-        "edge_weights_": weights[present],
-        "coupling_": fit.coupling,
-        "hub_strength_": fit.hub,
-        "history_": list(fit.history),
-        "n_iter_": max(fit.iterations, 1),
-        "status_": fit.status,
-        "converged_": fit.status in ("converged", "flat"),
-        "validation_error_": None if error is None else float(np.sqrt(error)) * state.scaling.target_scale,
-        "criterion_": family.criterion,
-    }
-    common = state.common_model() if state.settings.hub else None
-    return LearnedModels(fit.coefficients, state.graph, common, attributes)
+        return models_of(learn_state(self, folds, statistics, self.scaling_, self._form))
 
 
 def load_model(path: str | Path) -> GGMTLRegressor:
@@ -602,6 +306,6 @@ def load_model(path: str | Path) -> GGMTLRegressor:
         model = GGMTLRegressor(**parameters)
         check_parameters(model)
         width = fields["family"].best.coefficients.shape[1]
-        return model._become(FittedState(settings=settings_of(model, width), **fields))
+        return model._show(FittedState(settings=settings_of(model, width), **fields))
     except (KeyError, TypeError, ValueError, IndexError, GGMTLError) as error:
         raise ModelFileError(f"{path} is damaged: its parts do not fit together ({error}).") from error

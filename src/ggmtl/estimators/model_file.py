@@ -11,8 +11,15 @@ from ggmtl.bilevel.level import GraphFit
 from ggmtl.data.form import InputForm
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import GGMTLError, ModelFileError
-from ggmtl.estimators.model_file.container import read_file, write_file
-from ggmtl.estimators.model_file.values import decode, encode, pack_labels, round_mantissa, unpack_labels
+from ggmtl.estimators.file_format import (
+    decode,
+    encode,
+    pack_labels,
+    read_file,
+    round_mantissa,
+    unpack_labels,
+    write_file,
+)
 from ggmtl.fit.family import Family, by_name
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.state import FittedState

@@ -9,7 +9,7 @@ import pytest
 from ggmtl import GGMTLRegressor, TaskStatistics, load_model
 from ggmtl.datasets import make_clusters
 from ggmtl.errors import InputError, ParameterError
-from ggmtl.estimators import regressor as estimator
+from ggmtl.estimators import learning
 from ggmtl.inspection import edge_stability
 
 
@@ -53,7 +53,7 @@ def test_rows_of_an_interrupted_call_are_not_counted(data, monkeypatch):
     old[-20:] = False
     model = GGMTLRegressor().fit(data.X[old], data.y[old], tasks=data.tasks[old])
     with monkeypatch.context() as patch:
-        patch.setattr(estimator, "fit_path", interrupted)
+        patch.setattr(learning, "fit_path", interrupted)
         with pytest.raises(KeyboardInterrupt):
             model.partial_fit(data.X[~old], data.y[~old], tasks=data.tasks[~old])
     assert model.state_.statistics.count.sum() == old.sum()

@@ -17,9 +17,8 @@ from ggmtl.bilevel.level import GraphFit
 from ggmtl.data.form import InputForm
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError, ModelFileError, ParameterError
-from ggmtl.estimators.model_file.container import _PREFIX, read_file, write_file
-from ggmtl.estimators.model_file.state import write_model
-from ggmtl.estimators.model_file.values import decode, encode, round_mantissa
+from ggmtl.estimators.file_format import _PREFIX, decode, encode, read_file, round_mantissa, write_file
+from ggmtl.estimators.model_file import write_model
 from ggmtl.estimators.parameters import settings_of
 from ggmtl.fit.family import Family, by_name
 from ggmtl.fit.held_out import FoldErrors

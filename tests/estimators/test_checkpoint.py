@@ -19,7 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl import GGMTLRegressor, load_model
 from ggmtl.errors import ModelFileError, ParameterError
-from ggmtl.estimators.model_file.container import read_file, write_file
+from ggmtl.estimators.file_format import read_file, write_file
 from ggmtl.runtime import journal as checkpoint
 from ggmtl.runtime.journal import Journal, open_journal, sketch
 from ggmtl.runtime.sizes import Sizes

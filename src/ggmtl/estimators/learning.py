@@ -1,0 +1,150 @@
+"""One fit, from scaled losses to the fitted state: memory, device, checkpoint, search, warnings."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from ggmtl.bilevel.level import GraphFit
+from ggmtl.bilevel.optimizers import Optimum
+from ggmtl.data.form import InputForm
+from ggmtl.design.scaling import Scaling
+from ggmtl.errors import ParameterError, require, warn_user
+from ggmtl.estimators.file_format import encode, read_file, write_file
+from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
+from ggmtl.fit.family import Family, reported_graph
+from ggmtl.fit.path import fit_path
+from ggmtl.fit.state import FittedState
+from ggmtl.graph.candidates import CandidateEdges
+from ggmtl.runtime.journal import Journal, open_journal, sketch
+from ggmtl.runtime.memory import require_memory
+from ggmtl.runtime.progress import logger, verbose_logging
+from ggmtl.runtime.sizes import SIZES, Sizes
+from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
+from ggmtl.statistics.task_statistics import TaskStatistics
+
+# Parameters that do not change what is learned, or that the statistics already reflect.
+_IRRELEVANT = ("task", "unseen", "checkpoint", "n_jobs", "verbose")
+
+
+def learn_state(
+    model: Any, folds: list[LeastSquares], statistics: TaskStatistics, scaling: Scaling, form: InputForm
+) -> FittedState:
+    """The state of an estimator with these parameters; `folds`, its scaled losses, may be used up."""
+    check_parameters(model)
+    _require_memory(folds[0].n_tasks, folds[0].n_features)
+    settings = settings_of(model, folds[0].n_features)
+    names, features = statistics.task_names, tuple(statistics.feature_names)
+    journal = Journal()
+    if model.checkpoint is not None:
+        kinds = (GraphFit, Optimum, CandidateEdges)
+        mark = fingerprint(model, names, features, folds, scaling, form.scored_from)
+        journal = open_journal(model.checkpoint, mark, kinds, read_file, write_file)
+    folded = FoldedLoss(tuple(folds), form.scored_from)
+    # The search may use the losses up: no one else holds them any longer.
+    folds.clear()
+    with verbose_logging(model.verbose):
+        family = fit_path(
+            placed(folded, model.device, model.sizes),
+            settings,
+            names,
+            criterion=criterion_used(model),
+            choose_entropy=model.edge_entropy == "auto",
+            n_jobs=model.n_jobs,
+            journal=journal,
+        )
+    _warn_unless_converged(model, family)
+    graph = reported_graph(family.best, names, settings.slopes)
+    table = family.table(scaling.target_scale, settings.slopes)
+    return FittedState(names, features, form, scaling, settings, family, graph, table, statistics)
+
+
+def _warn_unless_converged(model: Any, family: Family) -> None:
+    fit = family.best
+    measure = "a last gain in log evidence" if family.criterion == "evidence" else "a projected gradient"
+    reasons = {
+        "max_iter": f"The outer problem stopped after max_iter={model.max_iter} steps with {measure} of "
+        f"{fit.certificate:.1e} (tol={model.tol:g}). "
+        + ("Increase max_iter or tol." if model.step is None else "Increase max_iter or tol, or change step."),
+        "interrupted": "The fit was interrupted: this is the best graph so far"
+        + (", and fit goes on from the checkpoint when it is called again." if model.checkpoint else "."),
+    }
+    if fit.status in reasons:
+        warn_user(reasons[fit.status], ConvergenceWarning)
+    logger.info("%s: %d steps, %s", family.criterion, fit.iterations, fit.status)
+
+
+def _require_memory(n: int, p: int) -> None:
+    """Memory for a fit on top of the folds: scaled losses, inverse blocks in float32, and some fifty vectors."""
+    require_memory(
+        8.0 * n * p * (1.5 * p + 50),
+        f"the fit of {n:,} tasks with {p} coefficients each",
+        "Use fewer features, fit groups of tasks apart, or use a machine with more memory.",
+    )
+
+
+def placed(folded: FoldedLoss, device: str, sizes: Sizes = SIZES) -> FoldedLoss:
+    """The losses on the device, where there are so many tasks that it pays; as they are otherwise.
+
+    Raises
+    ------
+    MissingExtraError, ParameterError
+        Where torch is not installed, or there is no such device, whatever the number of tasks.
+    """
+    if device == "cpu":
+        return folded
+    require("torch", "gpu", f"device={device!r}")
+    from ggmtl.evidence.gpu.loss import check_device, on_device
+
+    there, part = check_device(device), folded.parts[0]
+    if not sizes.is_large(part.n_tasks, part.n_features):
+        logger.info("device=%r: %d tasks are few, and are fitted on the CPU", device, part.n_tasks)
+        return folded
+    return on_device(folded, there)
+
+
+def fingerprint(
+    model: Any,
+    tasks: np.ndarray,
+    features: tuple[str, ...],
+    folds: Sequence[LeastSquares],
+    scaling: Scaling,
+    scored_from: int,
+) -> dict[str, Any]:
+    """All that a fit depends on, under the names that a message may use; `folds` are its losses in scaled units."""
+    relevant = {name: value for name, value in model.get_params(deep=False).items() if name not in _IRRELEVANT}
+    return {
+        "version of ggmtl": _version(),
+        **{name: _plain(name, value) for name, value in relevant.items()},
+        "tasks": _digest(tasks.tolist()),
+        "features": _digest(features),
+        "folds": [len(folds), int(scored_from)],
+        "means": np.append(scaling.center / scaling.scale, scaling.target_center),
+        "rows": np.array([sketch(part) for fold in folds for part in (fold.gram, fold.moment, fold.target_square)]),
+    }
+
+
+def _plain(name: str, value: Any) -> Any:
+    if hasattr(value, "split") and not isinstance(value, str):
+        # The folds that a splitter dealt are in the statistics.
+        return type(value).__name__
+    try:
+        return encode(value, name)
+    except ParameterError:
+        return repr(value)
+
+
+def _digest(names: Any) -> str:
+    return hashlib.sha256("\x00".join(map(str, names)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _version() -> str:
+    try:
+        return version("ggmtl")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,1 +1,0 @@
-"""Models in one small file: plain data and arrays, no code."""
