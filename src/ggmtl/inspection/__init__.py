@@ -1,8 +1,7 @@
 """Judge a fit: scores of graphs, errors of predictions, why an edge is there, how stable it is, whom sharing helps."""
 
 from ggmtl.graph.markov import markov_clusters
-from ggmtl.inspection.common_coefficients import shared_features
-from ggmtl.inspection.explain import EdgeExplanation, explain_edge
+from ggmtl.inspection.explain import EdgeExplanation, explain_edge, shared_features
 from ggmtl.inspection.metrics import (
     GraphScores,
     covariance_to_graph,

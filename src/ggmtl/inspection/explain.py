@@ -1,4 +1,4 @@
-"""Why two tasks are linked, and what the link does.
+"""Why two tasks are linked, what the link does, and which coefficients the two share.
 
 The effect of an edge on the models, and on the error at held-out rows, is that of a full refit without it. The rest of
 the graph and all strengths are held. See :mod:`ggmtl.inference.removal` for how it is computed.
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggmtl.data.frames import plain
+from ggmtl.data.frames import as_table, plain
 from ggmtl.data.labels import locate_tasks
 from ggmtl.errors import InputError, ParameterError, did_you_mean
+from ggmtl.evidence.search_l1 import probability_of_sharing
 from ggmtl.fit.state import FittedState, state_of
+from ggmtl.inference.model_evidence import hub_alone
 from ggmtl.inference.posterior import user_units
 from ggmtl.inference.removal import EdgeEffect, EdgeRemovals
 from ggmtl.inference.uncertainty import noise_ratios, noise_variance
@@ -24,8 +26,6 @@ from ggmtl.solve.system import edge_between
 
 if TYPE_CHECKING:
     from ggmtl.estimators.regressor import GGMTLRegressor
-
-# What explanations need of a model, kept from the first question until the model changes or is gone.
 
 
 @dataclass(frozen=True)
@@ -266,3 +266,44 @@ def _listing(items: Any) -> str:
     if len(words) > 6:
         words = [*words[:5], f"{len(words) - 5} more"]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def shared_features(model: Any) -> Any:
+    """How likely it is that two linked tasks share a coefficient, edge by edge and feature by feature, as a tidy table.
+
+    Meant for ``penalty="l1"``, whose edges may stand for a few coefficients only; it answers for any graph. The columns
+    are task, other, feature and probability, the likeliest features of an edge first. Intercepts are not asked about.
+
+    Parameters
+    ----------
+    model : GGMTLRegressor
+        Fitted with a hub, with its statistics (a loaded model: saved with ``keep_statistics=True``).
+
+    Examples
+    --------
+    >>> from ggmtl import GGMTLRegressor
+    >>> from ggmtl.datasets import make_clusters
+    >>> data = make_clusters(2, n_tasks=6, n_features=2, random_state=0)
+    >>> model = GGMTLRegressor(penalty="l1").fit(data.X, data.y, tasks=data.tasks)
+    >>> len(shared_features(model)["feature"]) == 2 * model.graph_.n_edges
+    True
+    """
+    state = state_of(model, "shared_features")
+    state.rows("shared_features")
+    fit = state.level
+    edges, names = model.graph_.edges, np.array(model.feature_names_, dtype=str)
+    share = np.zeros((len(edges), len(names)))
+    if len(edges) and "hub" in state.family.levels:
+        settings, loss = state.settings, state.folded().total
+        hub = hub_alone(state, fit, loss)
+        share = probability_of_sharing(fit.weighed(loss), settings, hub, edges)[:, settings.slopes]
+    order = np.argsort(-share, axis=1, kind="stable")
+    return as_table(
+        {
+            "task": np.repeat(model.tasks_[edges[:, 0]], len(names)),
+            "other": np.repeat(model.tasks_[edges[:, 1]], len(names)),
+            "feature": names[order].ravel(),
+            "probability": np.take_along_axis(share, order, axis=1).ravel(),
+        },
+        state.form.table_kind,
+    )

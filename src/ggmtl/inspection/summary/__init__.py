@@ -1,1 +1,1 @@
-"""A fitted model as plain data (``collect``), and as words (``words``, ``verdict``, ``phrases``)."""
+"""A fitted model as plain data (``collect``, ``coefficients``), and as words (``words``, ``verdict``, ``phrases``)."""

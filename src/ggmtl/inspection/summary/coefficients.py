@@ -1,4 +1,8 @@
-"""Which coefficients are shared, and which are personal."""
+"""What the coefficients show: which are shared, which features are redundant, and a map of the tasks.
+
+The map has the first two columns of U S, where W = U S Vᵀ are the models in scaled units, one row per task and the mean
+taken out. In scaled units a coefficient counts as much as it moves predictions.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from ggmtl.inspection.summary.provenance import plain
+from ggmtl.inspection.summary.phrases import plain
 
 _SHARED, _PERSONAL = 0.8, 0.35
+# Correlations with an eigenvalue below this tell the features of its vector apart by rounding only; features with less
+# than this part in the vector have none.
+_NOTHING, _NO_PART = 1e-10, 1e-4
+# Coefficients that follow a direction of the map less closely than this do not explain it.
+_CLOSE = 0.5
+_MOST_WORDS = 2
+# Directions in which models differ by a smaller share than this of the largest are flat.
+_FLAT = 1e-6
 
 
 def sharing_of(model: Any, rows: np.ndarray | None) -> list[dict[str, Any]]:
@@ -88,3 +100,53 @@ def slopes_of(model: Any) -> np.ndarray:
 def coefficients_of(model: Any) -> np.ndarray:
     """Coefficients in the user's units, the intercept last, shape (n, p)."""
     return np.column_stack([model.coef_, model.intercept_]) if model.fit_intercept else np.asarray(model.coef_)
+
+
+def redundant_features(model: Any) -> list[str]:
+    """Features that the others determine, over all rows; none where the statistics are not at hand."""
+    statistics = getattr(getattr(model, "state_", None), "statistics", None)
+    if statistics is None:
+        return []
+    width = len(model.feature_names_)
+    pooled = statistics.cross.sum(axis=(0, 1))
+    mean = pooled[:width, width] / pooled[width, width]
+    covariance = pooled[:width, :width] / pooled[width, width] - np.outer(mean, mean)
+    spread = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    varies = np.flatnonzero(spread > 1e-7 * np.sqrt(np.maximum(np.diag(pooled)[:width] / pooled[width, width], 0.0)))
+    if len(varies) < 2:
+        return []
+    values, vectors = np.linalg.eigh(covariance[np.ix_(varies, varies)] / np.outer(spread[varies], spread[varies]))
+    part = np.abs(vectors[:, values < _NOTHING * len(varies)]).max(axis=1, initial=0.0)
+    return [str(model.feature_names_[k]) for k in varies[part > _NO_PART]]
+
+
+def task_map_of(model: Any, names: list[str]) -> dict[str, Any] | None:
+    """Points of the tasks and what grows along each direction; None where the models do not differ."""
+    models = model.scaling_.to_scaled_units(model.coef_, model.intercept_)
+    centred = models - models.mean(axis=0)
+    size = np.abs(models).max(initial=0.0)
+    if len(models) < 3 or not size or np.abs(centred).max() < 1e-9 * size:
+        return None
+    left, strength, _ = np.linalg.svd(centred, full_matrices=False)
+    points = np.zeros((len(models), 2))
+    # A direction of rounding is none.
+    kept = min(2, int((strength > _FLAT * strength[0]).sum()))
+    points[:, :kept] = (left * strength)[:, :kept]
+    # The sign of a singular vector is arbitrary; fixing it keeps the map the same on every machine.
+    points *= np.where(points[np.abs(points).argmax(axis=0), [0, 1]] < 0, -1.0, 1.0)
+    share = strength**2 / (strength**2).sum()
+    return {
+        "points": np.round(points / np.abs(points).max(), 4).tolist(),
+        "share": [float(value) for value in np.pad(share[:2], (0, 2 - kept))],
+        "axes": [_growing(points[:, k], centred, names) if k < kept else [] for k in (0, 1)],
+    }
+
+
+def _growing(along: np.ndarray, centred: np.ndarray, names: list[str]) -> list[list[Any]]:
+    """The coefficients that a direction stands for, and whether they rise along it."""
+    spread = np.sqrt((centred**2).sum(axis=0))
+    pull = centred.T @ along
+    with np.errstate(divide="ignore", invalid="ignore"):
+        close = np.nan_to_num(pull / (spread * np.sqrt(along @ along)))
+    order = np.argsort(-np.abs(pull), kind="stable")[:_MOST_WORDS]
+    return [[names[k], bool(close[k] > 0)] for k in order if abs(close[k]) >= _CLOSE]

@@ -16,10 +16,14 @@ from ggmtl.fit.held_out import FoldErrors
 from ggmtl.graph.shapes import name_shape
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inference.uncertainty import noise_ratios
-from ggmtl.inspection.summary.coefficients import coefficients_of, sharing_of, slopes_of
-from ggmtl.inspection.summary.provenance import fingerprint_of, plain, versions
-from ggmtl.inspection.summary.redundancy import redundant_features
-from ggmtl.inspection.summary.task_map import landscape_of
+from ggmtl.inspection.summary.coefficients import (
+    coefficients_of,
+    redundant_features,
+    sharing_of,
+    slopes_of,
+    task_map_of,
+)
+from ggmtl.inspection.summary.phrases import fingerprint_of, plain, versions
 from ggmtl.inspection.summary.verdict import LEVEL_PLACES, best_simple, verdict_of
 
 # Above so many numbers, the differences along edges are left to the reader of the coefficients.
@@ -59,7 +63,7 @@ def summarize(model: Any) -> dict[str, Any]:
         "sharing": sharing_of(model, rows),
         "noise": _noise(model),
         "redundant": redundant_features(model),
-        "map": landscape_of(model, [*map(str, model.feature_names_), "intercept"]),
+        "map": task_map_of(model, [*map(str, model.feature_names_), "intercept"]),
         "error": None if chosen is None else levels[chosen]["error"],
         "settings": {name: plain(value) for name, value in model.get_params(deep=False).items()},
         "outcome": {name: plain(getattr(model, f"{name}_", None)) for name in ("status", "n_iter", "converged")},
