@@ -311,6 +311,87 @@ def test_a_compressed_bomb_is_refused(raw, tmp_path):
         load_bytes(signed(json.dumps(header).encode(), bomb), tmp_path)
 
 
+def test_arrays_that_overlap_or_leave_gaps_are_refused(raw, tmp_path):
+    header, payload = parts(raw)
+    zeros = zlib.compress(bytes(8 * 10**5))
+    place = {"dtype": "<f8", "shape": [10**5], "offset": len(payload), "stored": len(zeros)}
+    # Many names for the same bytes: a small file that would fill the memory.
+    copies = {f"copy {k}": place for k in range(100)}
+    for more, behind in (
+        (copies, zeros),
+        ({}, b"rest"),
+        ({"late": place | {"offset": len(payload) + 1}}, b"-" + zeros),
+    ):
+        table = json.dumps({**header, "arrays": header["arrays"] | more}).encode()
+        with pytest.raises(ModelFileError, match=r"overlap|do not fill"):
+            load_bytes(signed(table, payload + behind), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("noise", -1.0),
+        ("noise", None),
+        ("target", [0.0, 0.0, True]),
+        ("target", [0.0, -1.0, True]),
+        ("scale", 0.0),
+        ("scale", -1.0),
+        ("coupling", -1.0),
+        ("hub", -1.0),
+        ("standard_errors", -1.0),
+    ],
+)
+def test_noise_and_scales_that_cannot_be_are_refused(fitted, tmp_path, name, value):
+    fitted[0].save(tmp_path / "m")
+    content, arrays = read_file(tmp_path / "m")
+    if name in arrays:
+        arrays[name] = np.full_like(arrays[name], value)
+    else:
+        content[name] = value
+    write_file(tmp_path / "m", content, arrays)
+    with pytest.raises(ModelFileError, match="damaged"):
+        load_model(tmp_path / "m")
+
+
+def test_a_file_says_nothing_about_the_machine_that_reads_it(fitted, tmp_path):
+    model = fitted[0]
+    session = {"checkpoint": str(tmp_path / "elsewhere"), "n_jobs": 64, "device": "cuda", "verbose": 3}
+    write_model(tmp_path / "m", model.get_params() | session, model.state_)
+    content, arrays = read_file(tmp_path / "m")
+    assert not session.keys() & content["parameters"].keys()
+    content["parameters"] |= session
+    write_file(tmp_path / "m", content, arrays)
+    assert load_model(tmp_path / "m").get_params() == model.get_params()
+
+
+# ---------------------------------------------------------------------- where a file goes
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links and modes of POSIX")
+def test_a_link_is_followed_and_the_mode_is_kept(fitted, tmp_path):
+    target, link = tmp_path / "folder" / "real.ggmtl", tmp_path / "link.ggmtl"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    fitted[0].save(link)
+    assert link.is_symlink()
+    target.chmod(0o640)
+    fitted[0].save(link)
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert load_model(link).tasks_.tolist() == fitted[0].tasks_.tolist()
+    assert [file.name for file in target.parent.iterdir()] == ["real.ggmtl"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
+def test_what_is_no_regular_file_is_refused_and_left_alone(fitted, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match=r"Not a regular file.*pipe"):
+        fitted[0].save(pipe)
+    with pytest.raises(IsADirectoryError):
+        fitted[0].save(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["pipe"]
+
+
 def test_deep_or_senseless_headers_are_refused(tmp_path):
     for header in (b"[" * 100_000, b"{}", b"null", b"\xff\xfe", b'{"content": {}, "arrays": []}', b'{"content": NaN}'):
         with pytest.raises(ModelFileError):

@@ -68,6 +68,7 @@ def read_file(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         content, table = parsed["content"], parsed["arrays"]
         if not isinstance(content, dict) or not isinstance(table, dict):
             raise ValueError("its parts are not tables")
+        _check_places(table, payload)
         return content, {str(name): _expand(entry, payload) for name, entry in table.items()}
     except (
         KeyError,
@@ -120,16 +121,37 @@ def _compress(array: np.ndarray) -> bytes:
     return zlib.compress(np.ascontiguousarray(planes).tobytes(), 6)
 
 
+def _check_places(table: dict[str, Any], payload: memoryview) -> None:
+    """Refuse arrays that do not lie one after the other, or that no stream of their length can hold.
+
+    So all arrays together take at most ``_MAX_GROWTH`` times the length of the file, and no byte is read twice.
+    """
+    for entry in table.values():
+        if entry["dtype"] not in _TYPES:
+            raise ValueError(f"array type {entry['dtype']!r} is unknown")
+        numbers = [*entry["shape"], entry["offset"], entry["stored"]]
+        whole = all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers)
+        if len(entry["shape"]) > 8 or not whole:
+            raise ValueError("sizes must be whole numbers")
+        if _size_of(entry) > _MAX_GROWTH * entry["stored"] + 64:
+            raise ValueError("an array does not fit into the file")
+    end = 0
+    for entry in sorted(table.values(), key=lambda entry: entry["offset"]):
+        if entry["offset"] != end:
+            raise ValueError("arrays overlap, or leave gaps")
+        end += entry["stored"]
+    if end != len(payload):
+        raise ValueError("the arrays do not fill the file")
+
+
+def _size_of(entry: dict[str, Any]) -> int:
+    """Bytes of an array in memory."""
+    return math.prod(entry["shape"]) * np.dtype(entry["dtype"]).itemsize
+
+
 def _expand(entry: dict[str, Any], payload: memoryview) -> np.ndarray:
     kind, shape, offset, stored = entry["dtype"], entry["shape"], entry["offset"], entry["stored"]
-    if kind not in _TYPES:
-        raise ValueError(f"array type {kind!r} is unknown")
-    numbers = [*shape, offset, stored]
-    if len(shape) > 8 or any(type(number) is not int or number < 0 for number in numbers):
-        raise ValueError("sizes must be whole numbers")
-    size = math.prod(shape) * np.dtype(kind).itemsize
-    if offset + stored > len(payload) or size > _MAX_GROWTH * stored + 64:
-        raise ValueError("an array does not fit into the file")
+    size = _size_of(entry)
     decoder = zlib.decompressobj()
     plain = decoder.decompress(payload[offset : offset + stored], size + 1)
     if len(plain) != size or not decoder.eof or decoder.unused_data:

@@ -28,6 +28,8 @@ from ggmtl.inference.uncertainty import noise_ratios, noise_variance, standard_e
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 _KIND = "GGMTLRegressor"
+# Parameters of a machine or a session. A file neither keeps them nor sets them: they come back at their defaults.
+_OF_THE_SESSION = ("checkpoint", "n_jobs", "device", "verbose")
 _FIT_VALUES = ("name", "value", "iterations", "status", "certificate", "history", "supported")
 
 
@@ -44,7 +46,7 @@ def write_model(
     scaling = state.scaling
     content = {
         "kind": _KIND,
-        "parameters": {name: encode(value, name) for name, value in parameters.items()},
+        "parameters": {name: encode(value, name) for name, value in parameters.items() if name not in _OF_THE_SESSION},
         "facts": encode(_facts(state, keep_statistics) | (notes or {}), "facts"),
         "labels": kind,
         "features": list(state.feature_names),
@@ -161,17 +163,25 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
         _check_shape("standard_errors", errors, (len(names), width))
     for name in {"precisions", "noise_ratios"} & arrays.keys():
         _check_shape(name, arrays[name], (len(names),))
+    noise = float(content["noise"])
+    if not (np.isfinite([center, scale, noise]).all() and scale > 0 and noise >= 0):
+        raise ValueError("the noise or the scale of the target is not a number that it can be")
+    for name in {"scale", "precisions", "noise_ratios"} & arrays.keys():
         if not (arrays[name] > 0).all():
             raise ValueError(f"{name} has an entry that is not positive")
+    for name in {"coupling", "hub", "standard_errors"} & arrays.keys():
+        if (arrays[name] < 0).any():
+            raise ValueError(f"{name} has a negative entry")
     if len(names) > 1 and not (names[:-1] < names[1:]).all():
         raise ValueError("the task names are not sorted")
-    parameters, facts = {k: decode(v) for k, v in content["parameters"].items()}, decode(content["facts"])
+    parameters = {k: decode(v) for k, v in content["parameters"].items() if k not in _OF_THE_SESSION}
+    facts = decode(content["facts"])
     if not isinstance(facts, dict):
         raise ValueError("the facts are no table")
     shown = arrays["edges"][arrays["graph.shown"]] if "graph.shown" in arrays else arrays["graph.edges"]
     graph = TaskGraph(shown, arrays["graph.weights"], names)
     given = {
-        "noise": float(content["noise"]),
+        "noise": noise,
         "standard_errors": None if errors is None else errors.astype(np.float64),
         "noise_ratios": arrays.get("noise_ratios"),
     }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import os
+import stat
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,12 +14,20 @@ from typing import Any
 
 
 def write_whole(path: str | Path, content: bytes) -> None:
-    """Write a file at once: a reader sees the old content or the new, never a part."""
-    path = Path(path)
-    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
+    """Write a file at once: a reader sees the old content or the new, never a part.
+
+    A link is followed, and a file that is there keeps its mode. Devices and pipes are refused.
+    """
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
+        mode = target.stat().st_mode if target.exists() else None
+        if mode is not None and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise OSError(errno.EINVAL, "Not a regular file")
         temporary.write_bytes(content)
-        os.replace(temporary, path)
+        if mode is not None:
+            temporary.chmod(stat.S_IMODE(mode))
+        os.replace(temporary, target)
     except OSError as error:
         if error.errno is None:
             raise
