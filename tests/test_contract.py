@@ -68,7 +68,8 @@ import numpy as np
 from ggmtl import GGMTLRegressor
 from ggmtl.datasets import make_clusters
 data = make_clusters(2, n_tasks=6, n_features=2, n_samples=8, random_state=0)
-single = {"edge_entropy": 0.0, "validation": 0.25, "coupling": 1.0, "max_iter": 20, "tol": 1e-3}
+# To the optimum: on the way there, rounding decides which steps are taken.
+single = {"edge_entropy": 0.0, "validation": 0.25, "coupling": 1.0, "max_iter": 500, "tol": 1e-9}
 parts = []
 for options in ({"validation": 2}, {"criterion": "validation"} | single, {"penalty": "l2"} | single):
     model = GGMTLRegressor(**options).fit(data.X, data.y, tasks=data.tasks)
@@ -98,5 +99,6 @@ def test_one_and_two_threads_agree(first):
 
 
 def test_numpy_and_numba_agree(first):
+    # Near its optimum the criterion is flat to rounding, so that edge values are known to about its square root.
     pytest.importorskip("numba")
-    np.testing.assert_allclose(run_fits(1, "numba"), first, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(run_fits(1, "numba"), first, rtol=2e-5, atol=1e-8)
