@@ -1,6 +1,6 @@
-"""The scikit-learn shell that every multi-task regressor of this package shares; no algebra.
+"""The scikit-learn shell that every multi-task estimator of this package shares; no algebra.
 
-A subclass says how models follow from the tasks' least-squares losses (:meth:`TaskRegressor._learn`); the shell
+A subclass says how models follow from the tasks' least-squares losses (:meth:`TaskEstimator._learn`); the shell
 reads input, deals folds, scales, turns coefficients back into the user's units, and predicts.
 """
 
@@ -71,8 +71,8 @@ class LearnedModels:
     attributes: dict[str, Any] = field(default_factory=dict)
 
 
-class TaskRegressor(RegressorMixin, BaseEstimator):
-    """Base class of the multi-task regressors.
+class TaskEstimator(BaseEstimator):
+    """Base class of the multi-task estimators.
 
     Subclasses have at least the parameters ``task``, ``fit_intercept``, ``standardize``, ``unseen``,
     ``validation`` and ``random_state``, and implement :meth:`_learn`.
@@ -231,6 +231,10 @@ class TaskRegressor(RegressorMixin, BaseEstimator):
         coef, intercept = self.coef_[position], self.intercept_[position]
         coef[unknown], intercept[unknown] = self.hub_coef_, self.hub_intercept_
         return coef, intercept
+
+
+class TaskRegressor(RegressorMixin, TaskEstimator):
+    """Base class of the multi-task regressors."""
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: Any = None) -> float:
         """R² of the predictions over all rows."""

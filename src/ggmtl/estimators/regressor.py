@@ -14,7 +14,7 @@ from ggmtl.estimators.base import LearnedModels
 from ggmtl.estimators.learning import learn_state
 from ggmtl.estimators.model_file import read_model
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
-from ggmtl.estimators.state_regressor import StateRegressor, models_of
+from ggmtl.estimators.state_estimator import StateRegressor, models_of
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.candidates import KNN, Candidates
 from ggmtl.runtime.sizes import SIZES, Sizes

@@ -1,4 +1,4 @@
-"""Regressors whose fit is one :class:`ggmtl.fit.state.FittedState`: they grow, answer questions and are saved."""
+"""Estimators whose fit is one :class:`ggmtl.fit.state.FittedState`: they grow, answer questions and are saved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ggmtl.data.frames import as_table
 from ggmtl.data.labels import locate_tasks
-from ggmtl.estimators.base import LearnedModels, TaskRegressor, all_or_nothing
+from ggmtl.estimators.base import LearnedModels, TaskEstimator, TaskRegressor, all_or_nothing
 from ggmtl.estimators.growing import more_rows, one_more_task, read_more
 from ggmtl.estimators.model_file import write_model
 from ggmtl.evidence.level_value import LevelEvidence
@@ -25,8 +25,8 @@ from ggmtl.inspection.summary.words import describe
 from ggmtl.kernels import one_blas_thread
 
 
-class StateRegressor(TaskRegressor):
-    """Base of the regressors that hold a fitted state as ``state_``."""
+class StateEstimator(TaskEstimator):
+    """Base of the estimators that hold a fitted state as ``state_``."""
 
     def _show(self, state: FittedState) -> Self:
         """Hold a state, and have its models as the fitted attributes."""
@@ -34,53 +34,6 @@ class StateRegressor(TaskRegressor):
         self._set_names(state.task_names, state.feature_names)
         self._set_models(models_of(state))
         return self
-
-    # ------------------------------------------------------------------ growing
-
-    @all_or_nothing
-    @one_blas_thread()
-    def partial_fit(
-        self,
-        X: Any,
-        y: Any = None,
-        tasks: Any = None,
-        forget: float = 1.0,
-        *,
-        sample_weight: Any = None,
-        groups: Any = None,
-        relearn: bool = True,
-    ):
-        """Learn from more rows; the old ones are not needed, their statistics are.
-
-        By default everything is learned anew from the statistics of all rows, so the result is that of
-        ``fit_statistics(forget · old + new)``, and costs a fit. With ``relearn=False`` graph, strengths and scaling
-        stay, and only the models follow the rows: one linear solve. The statistics are the same either way, so that
-        many cheap calls and a last one with ``relearn=True`` end where one call with all their rows does, but for the
-        folds: the rows of a call are dealt among themselves. A row that is sent again may then be held out in one copy
-        and learned from in the other; ``groups`` keep such rows together. New tasks are welcome in long form; with
-        ``relearn=False`` they are attached as by ``add_task``.
-
-        Parameters
-        ----------
-        X, y, tasks, sample_weight
-            As in ``fit``.
-        forget : float
-            What an old row counts beside a new one, in (0, 1].
-        groups : array of shape (rows,), optional
-            Rows of one group stay in one fold, also those of groups that earlier rows were in.
-        relearn : bool
-            Whether to learn graph and strengths anew; ``path_`` and ``validation_error_`` are those of the last time.
-
-        Returns
-        -------
-        self
-        """
-        if not hasattr(self, "coef_"):
-            return self.fit(X, y, tasks, sample_weight=sample_weight, groups=groups)
-        statistics, form = more_rows(self, read_more(self, X, y, tasks, sample_weight, groups), forget)
-        if relearn:
-            return self._fit(statistics, form)
-        return self._show(replace(with_rows(self.state_, statistics), form=form))
 
     @all_or_nothing
     @one_blas_thread()
@@ -103,47 +56,6 @@ class StateRegressor(TaskRegressor):
         """
         check_is_fitted(self, "coef_")
         return self._show(one_more_task(self, name, X, y))
-
-    # ------------------------------------------------------------------ after a fit
-
-    def predict(self, X: Any, tasks: Any = None, return_std: bool = False, *, unseen: str | None = None) -> Any:
-        """Predict the target of rows.
-
-        Parameters
-        ----------
-        X : data frame or array
-            As in ``fit``.
-        tasks : array of shape (rows,), optional
-            Task labels, where they were given to ``fit`` in this way.
-        return_std : bool
-            Also return the standard deviation of a new observation about each prediction.
-        unseen : {"error", "hub"}, optional
-            What to do with tasks that were not in the training data; by default the parameter `unseen`. ``"hub"``
-            predicts their rows with the common model, and warns with their number and labels.
-
-        Returns
-        -------
-        array of shape (rows,), or (rows, n_tasks) where ``fit`` was given one task per column of y; with
-        ``return_std`` a pair of such arrays
-        """
-        values = super().predict(X, tasks, unseen=unseen)
-        if not return_std:
-            return values
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            matrix, labels = self._read_rows(X, tasks)
-        state, n = self.state_, len(self.tasks_)
-        position = np.tile(np.arange(n), len(matrix)) if labels is None else locate_tasks(self.tasks_, labels)
-        rows = self.scaling_.design_rows(matrix)
-        rows = np.repeat(rows, n, axis=0) if labels is None else rows
-        spread = posterior(state).standard_deviations(rows, position, noise_ratios(state))
-        return values, (spread * self.scaling_.target_scale).reshape(np.shape(values))
-
-    @property
-    def noise_(self) -> np.ndarray:
-        """Standard deviation of every task's noise, in the units of the target, shape (n_tasks,)."""
-        check_is_fitted(self, "coef_")
-        return task_noise(self.state_)
 
     def coefficients(self) -> Any:
         """All coefficients with their standard errors, in the units of the data, as a tidy table.
@@ -214,6 +126,94 @@ class StateRegressor(TaskRegressor):
         """
         check_is_fitted(self, "coef_")
         write_model(path, self.get_params(deep=False), self.state_, keep_statistics)
+
+
+class StateRegressor(TaskRegressor, StateEstimator):
+    """Base of the regressors that hold a fitted state as ``state_``."""
+
+    @all_or_nothing
+    @one_blas_thread()
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any = None,
+        tasks: Any = None,
+        forget: float = 1.0,
+        *,
+        sample_weight: Any = None,
+        groups: Any = None,
+        relearn: bool = True,
+    ):
+        """Learn from more rows; the old ones are not needed, their statistics are.
+
+        By default everything is learned anew from the statistics of all rows, so the result is that of
+        ``fit_statistics(forget · old + new)``, and costs a fit. With ``relearn=False`` graph, strengths and scaling
+        stay, and only the models follow the rows: one linear solve. The statistics are the same either way, so that
+        many cheap calls and a last one with ``relearn=True`` end where one call with all their rows does, but for the
+        folds: the rows of a call are dealt among themselves. A row that is sent again may then be held out in one copy
+        and learned from in the other; ``groups`` keep such rows together. New tasks are welcome in long form; with
+        ``relearn=False`` they are attached as by ``add_task``.
+
+        Parameters
+        ----------
+        X, y, tasks, sample_weight
+            As in ``fit``.
+        forget : float
+            What an old row counts beside a new one, in (0, 1].
+        groups : array of shape (rows,), optional
+            Rows of one group stay in one fold, also those of groups that earlier rows were in.
+        relearn : bool
+            Whether to learn graph and strengths anew; ``path_`` and ``validation_error_`` are those of the last time.
+
+        Returns
+        -------
+        self
+        """
+        if not hasattr(self, "coef_"):
+            return self.fit(X, y, tasks, sample_weight=sample_weight, groups=groups)
+        statistics, form = more_rows(self, read_more(self, X, y, tasks, sample_weight, groups), forget)
+        if relearn:
+            return self._fit(statistics, form)
+        return self._show(replace(with_rows(self.state_, statistics), form=form))
+
+    def predict(self, X: Any, tasks: Any = None, return_std: bool = False, *, unseen: str | None = None) -> Any:
+        """Predict the target of rows.
+
+        Parameters
+        ----------
+        X : data frame or array
+            As in ``fit``.
+        tasks : array of shape (rows,), optional
+            Task labels, where they were given to ``fit`` in this way.
+        return_std : bool
+            Also return the standard deviation of a new observation about each prediction.
+        unseen : {"error", "hub"}, optional
+            What to do with tasks that were not in the training data; by default the parameter `unseen`. ``"hub"``
+            predicts their rows with the common model, and warns with their number and labels.
+
+        Returns
+        -------
+        array of shape (rows,), or (rows, n_tasks) where ``fit`` was given one task per column of y; with
+        ``return_std`` a pair of such arrays
+        """
+        values = super().predict(X, tasks, unseen=unseen)
+        if not return_std:
+            return values
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            matrix, labels = self._read_rows(X, tasks)
+        state, n = self.state_, len(self.tasks_)
+        position = np.tile(np.arange(n), len(matrix)) if labels is None else locate_tasks(self.tasks_, labels)
+        rows = self.scaling_.design_rows(matrix)
+        rows = np.repeat(rows, n, axis=0) if labels is None else rows
+        spread = posterior(state).standard_deviations(rows, position, noise_ratios(state))
+        return values, (spread * self.scaling_.target_scale).reshape(np.shape(values))
+
+    @property
+    def noise_(self) -> np.ndarray:
+        """Standard deviation of every task's noise, in the units of the target, shape (n_tasks,)."""
+        check_is_fitted(self, "coef_")
+        return task_noise(self.state_)
 
 
 def models_of(state: FittedState) -> LearnedModels:
