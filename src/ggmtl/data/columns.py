@@ -61,23 +61,35 @@ def float_array(values: Any, **options: Any) -> np.ndarray:
     return check_array(values, dtype=np.float64, **options)  # pyright: ignore[reportArgumentType]
 
 
+def read_task_column(X: Any, task: str | int) -> np.ndarray:
+    """The labels in the task column of a table or an array, whatever its other columns hold."""
+    frame = as_frame(X, "X")
+    return _labels_in_frame(frame, task)[1] if isinstance(frame, nw.DataFrame) else _labels_in_array(X, task)
+
+
+def _labels_in_frame(frame: nw.DataFrame, task: str | int) -> tuple[str, np.ndarray]:
+    """Name of the task column, and its labels."""
+    columns = list(frame.columns)
+    if isinstance(task, (int, np.integer)) and task not in columns:
+        if not -len(columns) <= task < len(columns):
+            raise InputError(f"task={task} is out of range: X has {len(columns)} columns.")
+        task = columns[task]
+    if task not in columns:
+        raise InputError(
+            f"X has no column {task!r} to take the tasks from.{did_you_mean(task, columns)} "
+            f"Its columns are {', '.join(repr(c) for c in columns[:12])}{' …' if len(columns) > 12 else ''}."
+        )
+    return task, read_labels(frame.get_column(task), str(task), len(frame))
+
+
 def _split_frame(
     frame: nw.DataFrame, task: str | int | None
 ) -> tuple[np.ndarray, tuple[str, ...] | None, np.ndarray | None]:
     columns = list(frame.columns)
     labels = None
     if task is not None:
-        if isinstance(task, (int, np.integer)) and task not in columns:
-            if not -len(columns) <= task < len(columns):
-                raise InputError(f"task={task} is out of range: X has {len(columns)} columns.")
-            task = columns[task]
-        if task not in columns:
-            raise InputError(
-                f"X has no column {task!r} to take the tasks from.{did_you_mean(task, columns)} "
-                f"Its columns are {', '.join(repr(c) for c in columns[:12])}{' …' if len(columns) > 12 else ''}."
-            )
-        labels = read_labels(frame.get_column(task), str(task), len(frame))
-        columns.remove(task)
+        name, labels = _labels_in_frame(frame, task)
+        columns.remove(name)
     if not columns:
         raise InputError(f"0 feature(s) (shape=({len(frame)}, 0)) while a minimum of 1 is required.")
     if len(frame) == 0:
@@ -116,6 +128,12 @@ def _numeric_column(series: nw.Series, name: Any) -> np.ndarray:
 def _split_array(X: Any, task: str | int | None) -> tuple[np.ndarray, np.ndarray | None]:
     if task is None:
         return float_array(X, estimator="GGMTLRegressor", input_name="X"), None
+    labels = _labels_in_array(X, task)
+    rest = np.delete(np.asarray(X), int(task), axis=1)
+    return float_array(rest, estimator="GGMTLRegressor", input_name="X"), labels
+
+
+def _labels_in_array(X: Any, task: str | int) -> np.ndarray:
     if not isinstance(task, (int, np.integer)):
         raise InputError(
             f"task={task!r} names a column, but X is {type(X).__name__} without column names. "
@@ -124,6 +142,4 @@ def _split_array(X: Any, task: str | int | None) -> tuple[np.ndarray, np.ndarray
     array = np.asarray(X)
     if array.ndim != 2 or not -array.shape[1] <= task < array.shape[1]:
         raise InputError(f"task={task} is out of range for X of shape {array.shape}.")
-    labels = read_labels(array[:, task], f"{task}", len(array))
-    rest = np.delete(array, task, axis=1)
-    return float_array(rest, estimator="GGMTLRegressor", input_name="X"), labels
+    return read_labels(array[:, task], f"{task}", len(array))

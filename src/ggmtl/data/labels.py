@@ -136,7 +136,7 @@ def unknown_tasks_message(unknown: Sequence[object], known: np.ndarray, remedy: 
     more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
     near = did_you_mean(unknown[0], known) if len(unknown) == 1 else ""
     if len(unknown) > 1 and remedy is _UNSEEN_REMEDY:
-        remedy += " In cross-validation, shuffle: every task needs rows in every training part."
+        remedy += " In cross-validation, split with ggmtl.model_selection.TaskKFold: every task needs training rows."
     return f"X has tasks that the model was not fitted with: {shown}{more}.{near} {remedy}"
 
 
