@@ -5,7 +5,7 @@ import numpy as np
 from ggmtl import KNN
 from ggmtl.bilevel.level import Settings
 from ggmtl.design.scaling import Scaling
-from ggmtl.statistics.least_squares import FoldedLoss
+from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 
@@ -19,3 +19,16 @@ def settings_of(folded: FoldedLoss, **changes) -> Settings:
     slopes = np.arange(p) < p - 1
     defaults = {"candidates": KNN(k=5), "coupling": np.ones(p), "hub": False, "max_iter": 60}
     return Settings("squared_l2", slopes=slopes, **{**defaults, **changes})
+
+
+def sums_of(X: np.ndarray, y: np.ndarray) -> LeastSquares:
+    """Sums of rows of shape (tasks, rows, features): as many rows in every task."""
+    gram = np.matmul(X.transpose(0, 2, 1), X)
+    return LeastSquares(gram, np.einsum("nrp,nr->np", X, y), (y**2).sum(axis=1), np.full(len(X), float(X.shape[1])))
+
+
+def losses(models: np.ndarray, n_rows: int, seed: int = 0) -> LeastSquares:
+    """Sums of rows of the given models, with standard normal features and noise."""
+    random = np.random.default_rng(seed)
+    X = random.standard_normal((len(models), n_rows, models.shape[1]))
+    return sums_of(X, np.einsum("nrp,np->nr", X, models) + random.standard_normal((len(models), n_rows)))

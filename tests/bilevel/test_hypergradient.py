@@ -12,8 +12,8 @@ from ggmtl.bilevel.problem import BilevelProblem, HoldOut, WarmStart, evaluate_f
 from ggmtl.bilevel.sparsity import Sparsity
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.solve.solvers import ConjugateGradient, prepare
-from ggmtl.statistics.least_squares import LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
+from made import sums_of
 
 CONNECTED = np.array([[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [0, 5], [1, 4]])
 DISCONNECTED = np.array([[0, 1], [1, 2], [0, 2], [3, 4], [4, 5]])
@@ -32,12 +32,7 @@ N, D = 6, 4
 def make_loss(rng, rows, models):
     X = rng.normal(size=(len(models), rows, models.shape[1]))
     y = np.einsum("nrd,nd->nr", X, models) + 0.5 * rng.normal(size=(len(models), rows))
-    return LeastSquares(
-        np.matmul(X.transpose(0, 2, 1), X),
-        np.einsum("nrd,nr->nd", X, y),
-        (y**2).sum(axis=1),
-        np.full(len(models), float(rows)),
-    )
+    return sums_of(X, y)
 
 
 def make(case, penalty="squared_l2", *, seed=0, coupling=None, hub=0.0, n=N, d=D, mode="exact", smoothing=0.05):

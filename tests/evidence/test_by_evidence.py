@@ -17,15 +17,7 @@ from ggmtl.fit.levels import candidate_models, hub_level, learn_levels
 from ggmtl.graph.candidates import KNN, Complete
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
-
-
-def losses(models: np.ndarray, n_rows: int, seed: int = 0) -> LeastSquares:
-    random = np.random.default_rng(seed)
-    X = random.standard_normal((len(models), n_rows, models.shape[1]))
-    y = np.einsum("tnd,td->tn", X, models) + random.standard_normal((len(models), n_rows))
-    counts = np.full(len(models), float(n_rows))
-    return LeastSquares(np.matmul(X.transpose(0, 2, 1), X), np.einsum("tnd,tn->td", X, y), (y**2).sum(axis=1), counts)
-
+from made import losses
 
 SAMPLED = Sizes(exact_evidence=0, clusters=0)
 

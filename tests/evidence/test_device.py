@@ -29,6 +29,7 @@ from ggmtl.solve.gpu import products  # noqa: E402
 from ggmtl.solve.gpu.products import TensorGraph  # noqa: E402
 from ggmtl.solve.solvers import Direct  # noqa: E402
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares  # noqa: E402
+from made import sums_of  # noqa: E402
 
 no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
@@ -50,8 +51,7 @@ def loss_of(models, rows, rng):
     n, p = models.shape
     X = rng.normal(size=(n, rows, p))
     y = np.einsum("nrp,np->nr", X, models) + rng.normal(size=(n, rows))
-    gram, moment = np.matmul(X.transpose(0, 2, 1), X), np.einsum("nrp,nr->np", X, y)
-    return LeastSquares(gram, moment, (y**2).sum(axis=1), np.full(n, float(rows)))
+    return sums_of(X, y)
 
 
 def neighbour_state(places, p, hub=0.3, k=6, seed=1):

@@ -17,6 +17,7 @@ from ggmtl.evidence.sampled_edges import Neighbours, learn_neighbours, solves_fo
 from ggmtl.evidence.sampling import sampled_prior_terms
 from ggmtl.evidence.selection import flip_changes, largest_expected_f1, select_graph
 from ggmtl.statistics.least_squares import LeastSquares
+from made import sums_of
 
 
 def losses(models: np.ndarray, counts, seed: int = 0, noise: float = 1.0) -> LeastSquares:
@@ -377,9 +378,7 @@ def _mixed_tasks(spread: np.ndarray, n: int = 60, rows: int = 20, seed: int = 0)
     slopes = 1.0 + spread * rng.normal(size=(n, len(spread)))
     X = rng.normal(size=(n, rows, len(spread)))
     y = np.einsum("nrd,nd->nr", X, slopes) + rng.normal(size=(n, rows))
-    gram = np.matmul(X.transpose(0, 2, 1), X)
-    moment = np.einsum("nrd,nr->nd", X, y)
-    return LeastSquares(gram, moment, (y**2).sum(axis=1), np.full(n, float(rows)))
+    return sums_of(X, y)
 
 
 def test_strengths_by_feature_stay_together_where_the_data_do_not_tell_them_apart():

@@ -12,7 +12,7 @@ from ggmtl import GGMTLRegressor, load_model
 from ggmtl.errors import ParameterError, SingularSystemError
 from ggmtl.evidence.task_noise import _inverse_trigamma, _shrunken, task_precisions
 from ggmtl.inspection import explain_edge
-from ggmtl.statistics.least_squares import LeastSquares
+from made import sums_of
 
 
 def noisy_tasks(n_tasks=40, rows=40, n_features=4, seed=0, low=0.4, high=4.0, spread=0.5):
@@ -178,23 +178,18 @@ def test_residuals_of_rounding_and_few_tasks_say_nothing():
     random = np.random.default_rng(0)
     X = random.normal(size=(8, 10, 2))
     y = X @ np.array([1.0, -1.0])
-    exact = _loss(X, y)
+    exact = sums_of(X, y)
     assert task_precisions(exact, np.full(2, 0.1)) is None
-    noisy = _loss(X[:4], y[:4] + random.normal(size=(4, 10)) * np.array([1, 100, 1, 100])[:, None])
+    noisy = sums_of(X[:4], y[:4] + random.normal(size=(4, 10)) * np.array([1, 100, 1, 100])[:, None])
     assert task_precisions(noisy, np.full(2, 0.1)) is None
 
 
 def test_precisions_average_to_one_over_rows():
     (X, y, _tasks), _, _ = noisy_tasks(n_tasks=12, rows=30)
-    loss = _loss(X.reshape(12, 30, -1), y.reshape(12, 30))
+    loss = sums_of(X.reshape(12, 30, -1), y.reshape(12, 30))
     precisions = task_precisions(loss, np.full(4, 1.0))
     assert precisions is not None
     assert precisions @ loss.count == pytest.approx(loss.count.sum())
-
-
-def _loss(X, y):
-    count = np.full(len(X), float(X.shape[1]))
-    return LeastSquares(np.einsum("nra,nrb->nab", X, X), np.einsum("nra,nr->na", X, y), (y**2).sum(axis=1), count)
 
 
 @pytest.mark.parametrize(("options", "named"), [({"noise": "none"}, "noise"), ({"device": "cuda"}, "noise")])

@@ -16,6 +16,7 @@ from ggmtl.inference.attachment import _NewTask, attach, follow, insert_task
 from ggmtl.inference.posterior import _sampled_blocks, noise_of, posterior_of
 from ggmtl.inference.removal import TrainedModels
 from ggmtl.statistics.least_squares import LeastSquares
+from made import sums_of
 
 FAST = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0, "validation": 0.25}
 
@@ -25,12 +26,7 @@ def make_loss(rng, n, p, rows, spread=0.5):
     X[..., -1] = 1.0
     W = spread * rng.normal(size=(n, p))
     y = np.einsum("nrp,np->nr", X, W) + rng.normal(size=(n, rows))
-    return least_squares(X, y), W
-
-
-def least_squares(X, y):
-    gram, moment = np.einsum("nrp,nrq->npq", X, X), np.einsum("nrp,nr->np", X, y)
-    return LeastSquares(gram, moment, (y**2).sum(axis=1), np.full(len(X), float(X.shape[1])))
+    return sums_of(X, y), W
 
 
 def make_fit(rng, loss, penalty="squared_l2", hub=1.0, degree=6.0):
@@ -117,7 +113,7 @@ def test_noise_of_separate_tasks_is_their_joint_residual_variance():
     assert posterior_of(fit, loss, settings).noise == pytest.approx(expected, rel=1e-5)
 
 
-def test_standard_errors_of_one_task_are_those_of_ordinary_least_squares():
+def test_standard_errors_of_one_task_are_those_of_ordinary_sums_of():
     rng = np.random.default_rng(5)
     X = rng.normal(size=(40, 2)) * [3.0, 0.2] + [10.0, -4.0]
     y = 5.0 + X @ [1.0, -7.0] + rng.normal(size=40)
@@ -287,25 +283,25 @@ def test_a_new_member_joins_its_cluster_and_a_stranger_none():
     rng = np.random.default_rng(21)
     fit, member = clusters_fit(rng)
     truth = fit.coefficients[member == 1].mean(axis=0) + 0.1 * rng.normal(size=4)
-    rows = least_squares(*new_rows(rng, truth, 5))
+    rows = sums_of(*new_rows(rng, truth, 5))
     joined = attach(fit, rows, 0.25)
     assert joined.neighbours.tolist() == np.flatnonzero(member == 1).tolist()
     assert np.linalg.norm(joined.coefficients - truth) < 0.5
     grown = insert_task(fit, joined, 15)
     assert len(grown.edges) == len(fit.edges) + 5
-    stranger = attach(fit, least_squares(*new_rows(rng, np.array([9.0, -9.0, 9.0, 9.0]), 5)), 0.25)
+    stranger = attach(fit, sums_of(*new_rows(rng, np.array([9.0, -9.0, 9.0, 9.0]), 5)), 0.25)
     assert len(stranger.neighbours) == 0
 
 
 def test_doubt_about_the_cluster_widens_the_interval():
     rng = np.random.default_rng(22)
     fit, member = clusters_fit(rng)
-    clear = attach(fit, least_squares(*new_rows(rng, fit.coefficients[7], 20)), 0.25)
+    clear = attach(fit, sums_of(*new_rows(rng, fit.coefficients[7], 20)), 0.25)
     # One row that two clusters predict alike leaves open which it is.
     apart = fit.coefficients[member == 0].mean(axis=0) - fit.coefficients[member == 1].mean(axis=0)
     x = np.linalg.svd(apart[None])[2][-1]
     row = x[None, None], np.array([[x @ fit.coefficients[7]]])
-    torn = attach(fit, least_squares(*row), 0.25)
+    torn = attach(fit, sums_of(*row), 0.25)
     assert apart @ torn.covariance @ apart > 20 * (apart @ clear.covariance @ apart)
 
 
@@ -324,12 +320,12 @@ def test_a_twin_is_found_and_a_stranger_is_left_to_the_hub():
     models = rng.normal(size=(3, 4))[np.repeat([0, 1, 2], 5)] * 3.0 + 0.05 * rng.normal(size=(15, 4))
     empty = np.empty((0, 2), dtype=np.int64)
     fit = GraphFit("hub", empty, np.empty(0), np.zeros(4), np.full(4, 0.03), models, 0.0)
-    twin = attach(fit, least_squares(*new_rows(rng, models[7], 6)), 0.25)
+    twin = attach(fit, sums_of(*new_rows(rng, models[7], 6)), 0.25)
     assert len(twin.neighbours)
     assert set(twin.neighbours) <= {5, 6, 7, 8, 9}
     alone = np.linalg.lstsq(*(part[0] for part in new_rows(rng, models[7], 6)), rcond=None)[0]
     assert np.linalg.norm(twin.coefficients - models[7]) < np.linalg.norm(alone - models[7])
-    stranger = attach(fit, least_squares(*new_rows(rng, np.array([9.0, -9.0, 9.0, 9.0]), 6)), 0.25)
+    stranger = attach(fit, sums_of(*new_rows(rng, np.array([9.0, -9.0, 9.0, 9.0]), 6)), 0.25)
     assert len(stranger.neighbours) == 0
 
 
@@ -339,7 +335,7 @@ def test_one_row_moves_the_common_model_as_the_prior_allows():
     fit, settings = make_fit(rng, loss, hub=20.0)
     fit = refit(replace(fit, edges=fit.edges[:0], edge_values=fit.edge_values[:0]), loss, settings)
     X, y = new_rows(rng, np.zeros(3), 1)
-    attached = attach(fit, least_squares(X, y), 1.0)
+    attached = attach(fit, sums_of(X, y), 1.0)
     common = fit.coefficients.mean(axis=0)
     gain = X[0, 0] / 20.0 / (1.0 + X[0, 0] @ X[0, 0] / 20.0)
     np.testing.assert_allclose(attached.coefficients, common + gain * (y[0, 0] - X[0, 0] @ common))
@@ -359,7 +355,7 @@ def test_an_attached_task_whose_rows_stay_stays_where_it_was():
     rng = np.random.default_rng(17)
     loss, _ = make_loss(rng, 6, 3, 20)
     fit, settings = make_fit(rng, loss)
-    rows = least_squares(*new_rows(rng, fit.coefficients[2], 12))
+    rows = sums_of(*new_rows(rng, fit.coefficients[2], 12))
     attached = attach(fit, rows, 0.3, settings.ridge_for(rows)[0])
     grown = insert_task(fit, attached, 6)
     both = LeastSquares(*(np.concatenate([getattr(part, name) for part in (loss, rows)]) for name in vars(rows)))
@@ -383,7 +379,7 @@ def test_inserting_a_task_shifts_the_edges():
     loss, _ = make_loss(rng, 4, 3, 8)
     fit, _ = make_fit(rng, loss)
     fit = replace(fit, edges=np.array([[0, 1], [2, 3]]), edge_values=np.ones(2))
-    attached = attach(fit, least_squares(*new_rows(rng, fit.coefficients[3], 30)), 0.1)
+    attached = attach(fit, sums_of(*new_rows(rng, fit.coefficients[3], 30)), 0.1)
     attached = replace(attached, neighbours=np.array([0, 3]), edge_value=0.5)
     grown = insert_task(fit, attached, 2)
     assert grown.edges.tolist() == [[0, 1], [3, 4], [0, 2], [2, 4]]

@@ -22,7 +22,7 @@ from ggmtl.inspection import edge_stability, explain_edge, shared_features, tran
 from ggmtl.inspection.transfer import Gain, _verdict
 from ggmtl.runtime.sizes import Sizes
 from ggmtl.solve.components import Factors
-from ggmtl.statistics.least_squares import LeastSquares
+from made import sums_of
 
 
 def make_problem(seed=0, groups=6, members=12, p=5, rows=8, hub=0.5):
@@ -31,8 +31,7 @@ def make_problem(seed=0, groups=6, members=12, p=5, rows=8, hub=0.5):
     n = groups * members
     X = rng.normal(size=(n, rows, p))
     y = rng.normal(size=(n, rows))
-    gram, moment = np.einsum("nrp,nrq->npq", X, X), np.einsum("nrp,nr->np", X, y)
-    loss = LeastSquares(gram, moment, (y**2).sum(axis=1), np.full(n, float(rows)))
+    loss = sums_of(X, y)
     inside = [(k, (k + step) % members) for k in range(members) for step in (1, 3)]
     edges = np.array([sorted((g * members + a, g * members + b)) for g in range(groups) for a, b in inside])
     problem = InnerProblem(loss, edges, rng.uniform(0.5, 3.0, p), np.full(p, 1.0) * hub, np.full(p, 1e-6))

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from ggmtl.evidence.gpu import kernels as device_kernels  # noqa: E402
 from ggmtl.evidence.gpu.kernels import joined_pairs, nearest_neighbours  # noqa: E402
 from ggmtl.evidence.hub import hub_evidence  # noqa: E402
 from ggmtl.solve.gpu import multigrid, products, solver  # noqa: E402
-from ggmtl.solve.gpu.products import (  # noqa: E402  # noqa: E402
+from ggmtl.solve.gpu.products import (  # noqa: E402
     TensorGraph,
     block_product,
     edge_products,
@@ -33,7 +34,7 @@ from ggmtl.solve.gpu.solver import (  # noqa: E402
 from ggmtl.solve.gpu.system import TensorLoss, TensorSystem  # noqa: E402
 from ggmtl.solve.solvers import ConjugateGradient, Direct, prepare  # noqa: E402
 from ggmtl.solve.system import TaskSystem  # noqa: E402
-from ggmtl.statistics.least_squares import LeastSquares  # noqa: E402
+from made import sums_of  # noqa: E402
 
 no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
@@ -392,9 +393,7 @@ def make_loss(n=80, p=4, rows=6):
     X = rng.normal(size=(n, rows, p))
     y = np.einsum("nrp,np->nr", X, 1.0 + rng.normal(size=(n, p))) + rng.normal(size=(n, rows))
     X[:3], y[:3] = 0.0, 0.0
-    moment = np.einsum("nrp,nr->np", X, y)
-    count = np.where(np.arange(n) < 3, 0.0, rows)
-    return LeastSquares(np.matmul(X.transpose(0, 2, 1), X), moment, (y**2).sum(1), count)
+    return replace(sums_of(X, y), count=np.where(np.arange(n) < 3, 0.0, rows))
 
 
 @pytest.mark.parametrize("strength", [1e-4, 1.0, 1e5])

@@ -26,16 +26,9 @@ from ggmtl.fit.levels import candidate_models, hub_level
 from ggmtl.graph.candidates import KNN, Candidates, Complete
 from ggmtl.inspection import shared_features
 from ggmtl.statistics.least_squares import LeastSquares
+from made import losses
 
 CONCENTRATIONS = (100.0, 1.0, 0.1)
-
-
-def losses(models: np.ndarray, n_rows: int, seed: int = 0) -> LeastSquares:
-    random = np.random.default_rng(seed)
-    X = random.standard_normal((len(models), n_rows, models.shape[1]))
-    y = np.einsum("tnd,td->tn", X, models) + random.standard_normal((len(models), n_rows))
-    counts = np.full(len(models), float(n_rows))
-    return LeastSquares(np.matmul(X.transpose(0, 2, 1), X), np.einsum("tnd,tn->td", X, y), (y**2).sum(axis=1), counts)
 
 
 def star(seed: int, n_tasks: int = 9, width: int = 16) -> np.ndarray:
