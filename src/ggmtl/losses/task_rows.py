@@ -1,0 +1,124 @@
+"""Rows of all tasks in memory, sorted by task, and their working sums.
+
+With weights ω, W = ωℓ'' and z = (η − offset) − ℓ'/ℓ'' at the models V,
+
+    G = XᵀWX ,   m = XᵀWz = XᵀW(η − offset) − Xᵀωℓ' ,   t = zᵀWz :
+
+½(wᵀGw − 2mᵀw + t) has the gradient and the curvature of Σωℓ at V, and is a sum of squares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ggmtl import kernels
+from ggmtl.losses.rowwise import RowLoss
+from ggmtl.statistics.least_squares import LeastSquares
+
+# Least curvature of a row: where a probability is 0 or 1 to so many digits, the row says nothing about the slope.
+_FLATTEST = 1e-10
+
+
+@dataclass(frozen=True)
+class TaskRows:
+    """Rows of all tasks, those of a task together.
+
+    Parameters
+    ----------
+    design : array of shape (rows, p)
+        X.
+    target, offset, weight : arrays of shape (rows,)
+        y, what is added to Xw, and ω.
+    task : array of int, shape (rows,)
+        Position of each row's task, not falling.
+    n_tasks : int
+    """
+
+    design: np.ndarray
+    target: np.ndarray
+    offset: np.ndarray
+    weight: np.ndarray
+    task: np.ndarray
+    n_tasks: int
+
+    @property
+    def n_features(self) -> int:
+        """Number of coefficients of a task."""
+        return self.design.shape[1]
+
+    @property
+    def count(self) -> np.ndarray:
+        """Sum of weights of every task, shape (n,)."""
+        return np.bincount(self.task, self.weight, self.n_tasks)
+
+    def take(self, rows: np.ndarray) -> TaskRows:
+        """Some of the rows, a mask or positions in rising order, of the same tasks."""
+        names = ("design", "target", "offset", "weight", "task")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
+    def of_tasks(self, tasks: np.ndarray) -> TaskRows:
+        """The rows of some tasks, given in rising order."""
+        place = np.full(self.n_tasks, -1)
+        place[tasks] = np.arange(len(tasks))
+        found = self.take(place[self.task] >= 0)
+        return replace(found, task=place[found.task], n_tasks=len(tasks))
+
+    def as_one_task(self) -> TaskRows:
+        """All rows as those of one task."""
+        return replace(self, task=np.zeros(len(self.task), dtype=np.int64), n_tasks=1)
+
+    def predictor(self, coefficients: np.ndarray) -> np.ndarray:
+        """η = Xw + offset of every row, for models of shape (n, p)."""
+        return np.einsum("rp,rp->r", self.design, coefficients[self.task]) + self.offset
+
+    def task_values(self, loss: RowLoss, coefficients: np.ndarray) -> np.ndarray:
+        """Σωℓ of every task, shape (n,)."""
+        return np.bincount(self.task, self.weight * loss.value(self.predictor(coefficients), self.target), self.n_tasks)
+
+    def value(self, loss: RowLoss, coefficients: np.ndarray) -> float:
+        """Σωℓ over all rows."""
+        return float(self.weight @ loss.value(self.predictor(coefficients), self.target))
+
+    def gradient(self, loss: RowLoss, coefficients: np.ndarray) -> np.ndarray:
+        """∂Σωℓ/∂w of every task, shape (n, p)."""
+        residual = self.weight * (loss.mean(self.predictor(coefficients)) - self.target)
+        return self.sums_by_task(residual[:, None] * self.design)
+
+    def sums_by_task(self, values: np.ndarray) -> np.ndarray:
+        """Sums over the rows of every task, shape (n, columns)."""
+        out = np.zeros((self.n_tasks, values.shape[1]))
+        present, first = np.unique(self.task, return_index=True)
+        if len(present):
+            out[present] = np.add.reduceat(values, first, axis=0)
+        return out
+
+    def working_sums(self, loss: RowLoss, coefficients: np.ndarray, noise: float | None = 1.0) -> LeastSquares:
+        """The quadratic that has the gradient and the curvature of Σωℓ at these models.
+
+        `noise` is the dispersion φ where it is known; None where it is to be profiled.
+        """
+        predictor = self.predictor(coefficients)
+        curvature = np.maximum(loss.curvature(predictor), _FLATTEST)
+        working = predictor - self.offset - (loss.mean(predictor) - self.target) / curvature
+        rows = np.column_stack([self.design, working]) * np.sqrt(self.weight * curvature)[:, None]
+        cross = kernels.segment_cross_products(rows, self.task, self.n_tasks)
+        return LeastSquares(
+            cross[:, :-1, :-1].copy(), cross[:, :-1, -1].copy(), cross[:, -1, -1].copy(), self.count, noise
+        )
+
+
+def sorted_rows(
+    design: np.ndarray,
+    target: np.ndarray,
+    task: np.ndarray,
+    n_tasks: int,
+    offset: np.ndarray | None = None,
+    weight: np.ndarray | None = None,
+) -> tuple[TaskRows, np.ndarray]:
+    """Rows in any order as :class:`TaskRows`, and the order in which they stand there."""
+    order = np.argsort(task, kind="stable")
+    offset = np.zeros(len(target)) if offset is None else offset
+    weight = np.ones(len(target)) if weight is None else weight
+    return TaskRows(design[order], target[order], offset[order], weight[order], task[order], n_tasks), order
