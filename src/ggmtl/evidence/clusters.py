@@ -21,7 +21,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from scipy.special import gammaln
 
-from ggmtl.evidence.hub import StrengthEvidence, degrees_of_freedom, profiled_noise, task_inverses, tune_strengths
+from ggmtl.evidence.hub import StrengthEvidence, misfit, task_inverses, tune_strengths
 from ggmtl.statistics.least_squares import LeastSquares
 
 # Clusters are reported as cliques: those with more edges per task are left to sparser graphs. 60 tasks or fewer
@@ -133,11 +133,11 @@ def cluster_evidence(
     apart = ((coefficients - centre[cluster]) ** 2).sum(axis=0), ((coefficients - common) ** 2).sum(axis=0)
     quadratic = 2 * loss.value(coefficients) + a @ apart[0] + hub @ apart[1] + ridge * float((coefficients**2).sum())
     # The quadratic of A itself has γ and μ at their minima given w, as here.
-    quadratic, noise = profiled_noise(loss, quadratic)
+    twice_misfit, noise = misfit(loss, quadratic)
     log_det += float(np.linalg.slogdet(gamma)[1].sum() + np.linalg.slogdet(pooled)[1])
     log_det -= p * np.log(size).sum() + len(size) * np.log(a).sum() + np.log(n * hub).sum()
     log_prior = (n - len(size)) * np.log(a + hub).sum() + (len(size) - 1) * np.log(hub).sum()
-    value = 0.5 * (degrees_of_freedom(loss) * np.log(quadratic) + log_det - log_prior)
+    value = 0.5 * (twice_misfit + log_det - log_prior)
     within_prior = (n - len(size)) / (a + hub)
     for_cluster = 0.5 * (apart[0] / noise + about_cluster - len(size) / a - within_prior)
     for_hub = 0.5 * (apart[1] / noise + about_hub - len(size) / hub - within_prior)

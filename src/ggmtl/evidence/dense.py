@@ -3,6 +3,8 @@
     P_k = Λ_k L_e + h_k (I − 11ᵀ/n),        ln|P_k|₊ = ln|Λ_k L_e + h_k I| − ln h_k
     f   = ½(N − p) ln Q + ½ ln|A| − ½ Σ_k ln|P_k|₊ ,        σ² = Q/(N − p)
 
+(½Q/φ and σ² = φ where the noise is known).
+
 Every derivative is half the difference of a posterior and a prior expectation. For an edge, u = w_i − w_j,
 
     ∂f/∂e_ij   = ½ [ E(uᵀΛu)/σ² − Σ_k Λ_k R⁽ᵏ⁾_ij ] ,
@@ -18,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ggmtl.errors import ParameterError
-from ggmtl.evidence.hub import chunks, degrees_of_freedom, profiled_noise
+from ggmtl.evidence.hub import chunks, misfit
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.solve.system import TaskSystem, inverse_and_log_determinant
 from ggmtl.statistics.least_squares import LeastSquares
@@ -213,9 +215,9 @@ def _from_posterior(
     diagonal = np.einsum("kii->ki", per_coordinate)
     edge_variance = (diagonal[:, i] + diagonal[:, j] - 2 * per_coordinate[:, i, j]).T
     hub_variance = diagonal.sum(axis=1) - per_coordinate.sum(axis=(1, 2)) / n
-    quadratic, noise = profiled_noise(loss, inner_quadratic(model, edge_values, coefficients))
+    twice_misfit, noise = misfit(loss, inner_quadratic(model, edge_values, coefficients))
     prior = prior_terms(model, edge_values)
-    value = 0.5 * (degrees_of_freedom(loss) * np.log(quadratic) + log_det - prior.log_determinant)
+    value = 0.5 * (twice_misfit + log_det - prior.log_determinant)
     expectations = _expectations(model, coefficients, noise, edge_variance, hub_variance, prior)
     return EdgeEvidence(float(value), expectations, coefficients, noise, covariance, log_det)
 

@@ -7,8 +7,8 @@ coefficients,
     f(h)     = ½(N − p) ln Q + ½ Σ_i ln|D_i| + ½ ln|Σ_i M_i| − ½ n Σ_k ln h_k − ½ p ln n
     ∂f/∂h_k  = ½ Σ_i [ (w_i − μ)_k²/σ² + (D_i⁻¹)_kk + (K_i (ΣM)⁻¹ K_iᵀ)_kk ] − ½ n/h_k ,    σ² = Q/(N − p)
 
-in O(n p³). Tasks may have no rows, or fewer rows than coefficients. Strengths are searched on a log scale, so that they
-stay positive.
+in O(n p³). Where the noise is known to be φ, ½Q/φ takes the place of ½(N − p) ln Q, and σ² = φ. Tasks may have no
+rows, or fewer rows than coefficients. Strengths are searched on a log scale, so that they stay positive.
 """
 
 from __future__ import annotations
@@ -64,12 +64,15 @@ def degrees_of_freedom(loss: LeastSquares) -> float:
     return max(float(loss.count.sum()) - loss.n_features, 1.0)
 
 
-def profiled_noise(loss: LeastSquares, quadratic: float) -> tuple[float, float]:
-    """Q, kept above rounding, and σ² = Q/(N − p)."""
+def misfit(loss: LeastSquares, quadratic: float) -> tuple[float, float]:
+    """Twice what Q adds to f, and σ²: (N − p) ln Q and Q/(N − p), or Q/φ and φ where the noise φ is known."""
+    if loss.noise is not None:
+        return quadratic / loss.noise, loss.noise
     # The target is in scaled units; one that is constant, and so all zero, still has a scale of one.
     floor = 1e-14 * (float(loss.target_square.sum()) or 1.0) + np.finfo(float).tiny
     quadratic = max(quadratic, floor)
-    return quadratic, quadratic / degrees_of_freedom(loss)
+    freedom = degrees_of_freedom(loss)
+    return float(freedom * np.log(quadratic)), quadratic / freedom
 
 
 @singledispatch
@@ -104,15 +107,9 @@ def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> H
         variance += np.einsum("nka,nka->k", (inverse.reshape(-1, p) @ pulled).reshape(inverse.shape), inverse)
     deviation = ((coefficients - common) ** 2).sum(axis=0)
     quadratic = 2 * loss.value(coefficients) + hub @ deviation + ridge * float((coefficients**2).sum())
-    quadratic, noise = profiled_noise(loss, quadratic)
+    twice_misfit, noise = misfit(loss, quadratic)
     expected = deviation / noise + variance
-    value = 0.5 * (
-        degrees_of_freedom(loss) * np.log(quadratic)
-        + log_det
-        + np.linalg.slogdet(pooled)[1]
-        - n * np.log(hub).sum()
-        - p * np.log(n)
-    )
+    value = 0.5 * (twice_misfit + log_det + np.linalg.slogdet(pooled)[1] - n * np.log(hub).sum() - p * np.log(n))
     return HubEvidence(float(value), 0.5 * (expected - n / hub), expected, coefficients, common, noise)
 
 

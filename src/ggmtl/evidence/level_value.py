@@ -19,7 +19,7 @@ from ggmtl.bilevel.level import GraphFit
 from ggmtl.errors import ParameterError
 from ggmtl.evidence.clusters import cluster_evidence
 from ggmtl.evidence.dense import EvidenceModel, edge_evidence, inner_quadratic
-from ggmtl.evidence.hub import degrees_of_freedom, hub_evidence, profiled_noise
+from ggmtl.evidence.hub import hub_evidence, misfit
 from ggmtl.evidence.sampling import prior_log_determinants, system_log_determinants
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.solve.solvers import prepare
@@ -160,11 +160,11 @@ def sampled_evidence(
     if coefficients is None:
         solver = prepare(model.system(edge_values))
         coefficients = solver.solve(model.loss.moment, tol=_MODEL_TOL).require(100 * _MODEL_TOL).value
-    quadratic, noise = profiled_noise(model.loss, inner_quadratic(model, edge_values, coefficients))
+    twice_misfit, noise = misfit(model.loss, inner_quadratic(model, edge_values, coefficients))
     signs = _byte_signs(np.random.default_rng([seed, 0]), (*model.loss.moment.shape, n_probes))
     system = system_log_determinants(model, edge_values, signs)
     prior = prior_log_determinants(model, edge_values, signs)
-    values = 0.5 * (degrees_of_freedom(model.loss) * np.log(quadratic) + system.values - prior.values)
+    values = 0.5 * (twice_misfit + system.values - prior.values)
     unsettled = 0.5 * float(np.hypot(system.unsettled, prior.unsettled))
     error = float(np.hypot(values.std(ddof=1) / np.sqrt(n_probes), unsettled))
     return SampledEvidence(float(values.mean()), error, coefficients, noise, values, unsettled)

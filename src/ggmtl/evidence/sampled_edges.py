@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 
 from ggmtl.evidence.dense import EvidenceModel, inner_quadratic, prior_terms
-from ggmtl.evidence.hub import chunks, group_labels, profiled_noise
+from ggmtl.evidence.hub import chunks, group_labels, misfit
 from ggmtl.evidence.sampling import posterior_noise, sampled_prior_terms
 from ggmtl.graph.candidates import CandidateEdges
 from ggmtl.runtime.journal import Journal
@@ -282,7 +282,7 @@ class _Solves:
         models = solver.solve(loss.moment, start=state.coefficients, tol=ROUND_TOL).require(1e-2).value
         zeta = posterior_noise(system, number_of_samples(loss.n_features), random)
         samples = _solve_samples(solver, zeta, self.sizes.samples_together)
-        noise = profiled_noise(loss, inner_quadratic(model, state.edge_values, models))[1]
+        noise = misfit(loss, inner_quadratic(model, state.edge_values, models))[1]
         if loss.n_tasks <= self.sizes.exact_prior:
             exact = prior_terms(model, state.edge_values)
             prior, trace = exact.resistance.sum(axis=1), exact.trace

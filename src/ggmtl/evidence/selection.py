@@ -204,12 +204,17 @@ def flip_changes(
     matrix = np.eye(len(root)) + change[:, None, None] * blocks * np.outer(root, root)
     apart = (evidence.coefficients[i] - evidence.coefficients[j]) * root
     solved = np.linalg.solve(matrix, apart[..., None])[..., 0]
-    freedom = degrees_of_freedom(model.loss)
-    ratio = 1.0 + change * (apart * solved).sum(axis=1) / (evidence.noise * freedom)
+    growth = change * (apart * solved).sum(axis=1)
+    if model.loss.noise is None:
+        freedom = degrees_of_freedom(model.loss)
+        ratio = 1.0 + growth / (evidence.noise * freedom)
+        twice_misfit = freedom * np.log(np.maximum(ratio, np.finfo(float).tiny))
+    else:
+        twice_misfit = growth / model.loss.noise
     resistance = prior_terms(model, edge_values).resistance * model.coupling
     prior = np.log(np.maximum(1.0 + change[:, None] * resistance, np.finfo(float).tiny)).sum(axis=1)
     posterior = np.linalg.slogdet(matrix)[1]
-    return 0.5 * (freedom * np.log(np.maximum(ratio, np.finfo(float).tiny)) + posterior - prior)
+    return 0.5 * (twice_misfit + posterior - prior)
 
 
 def _search_edges(

@@ -25,7 +25,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 from ggmtl.evidence.dense import EvidenceModel, inner_quadratic
-from ggmtl.evidence.hub import profiled_noise
+from ggmtl.evidence.hub import misfit
 from ggmtl.solve.solvers import prepare
 from ggmtl.statistics.least_squares import LeastSquares
 
@@ -76,7 +76,7 @@ def average_over_trees(
     main : array of bool, shape (p,)
         Coefficients that share one hub strength; the others are taken as known.
     """
-    _, noise = profiled_noise(model.loss, inner_quadratic(model, edge_values, coefficients))
+    _, noise = misfit(model.loss, inner_quadratic(model, edge_values, coefficients))
     # All edges together are worth n links.
     strength, hub = float(edge_values.sum()) / len(coefficients), float(np.median(model.hub[main]))
     for links in _ROUNDS:
@@ -141,7 +141,7 @@ def _main_part(loss: LeastSquares, coefficients: np.ndarray, main: np.ndarray) -
     """The loss as a function of the main coefficients, the others given; without its constant."""
     rest = np.einsum("nab,nb->na", loss.gram[:, main][:, :, ~main], coefficients[:, ~main])
     gram = loss.gram[:, main][:, :, main]
-    return LeastSquares(gram, loss.moment[:, main] - rest, loss.target_square, loss.count)
+    return LeastSquares(gram, loss.moment[:, main] - rest, loss.target_square, loss.count, loss.noise)
 
 
 class _Chain:

@@ -25,12 +25,15 @@ class LeastSquares:
         t_i = y_iᵀ y_i.
     count : array of shape (n,)
         Rows (sum of weights) of each task.
+    noise : float, optional
+        σ², where it is known (the dispersion φ of counts, one for classes); estimated along with the models where None.
     """
 
     gram: np.ndarray
     moment: np.ndarray
     target_square: np.ndarray
     count: np.ndarray
+    noise: float | None = None
 
     @property
     def n_tasks(self) -> int:
@@ -44,19 +47,21 @@ class LeastSquares:
 
     def of_tasks(self, tasks: np.ndarray) -> LeastSquares:
         """The loss of some tasks."""
-        return LeastSquares(self.gram[tasks], self.moment[tasks], self.target_square[tasks], self.count[tasks])
+        return LeastSquares(
+            self.gram[tasks], self.moment[tasks], self.target_square[tasks], self.count[tasks], self.noise
+        )
 
     def scaled(self, unit: np.ndarray, order: np.ndarray | None = None) -> LeastSquares:
         """The same loss as a function of coefficients times `unit`, its tasks in another order if one is given."""
         loss = self if order is None else self.of_tasks(order)
         # In place where the tasks have been copied already: these arrays may fill much of the memory.
         gram = np.divide(loss.gram, np.outer(unit, unit), out=None if order is None else loss.gram)
-        return LeastSquares(gram, loss.moment / unit, loss.target_square, loss.count)
+        return LeastSquares(gram, loss.moment / unit, loss.target_square, loss.count, loss.noise)
 
     def weighted(self, weights: np.ndarray) -> LeastSquares:
         """The loss with a weight for every task, shape (n,); rows count as before."""
         gram = weights[:, None, None] * self.gram
-        return LeastSquares(gram, weights[:, None] * self.moment, weights * self.target_square, self.count)
+        return LeastSquares(gram, weights[:, None] * self.moment, weights * self.target_square, self.count, self.noise)
 
     def pooled(self) -> tuple[np.ndarray, np.ndarray]:
         """Σ_i G_i and Σ_i m_i, shapes (p, p) and (p,)."""
@@ -79,12 +84,13 @@ class LeastSquares:
             moment += loss.moment
             target_square += loss.target_square
             count += loss.count
-        return LeastSquares(gram, moment, target_square, count)
+        return LeastSquares(gram, moment, target_square, count, self.noise)
 
     def absorb(self, other: LeastSquares) -> LeastSquares:
         """The loss over these rows and those of another, in place of this one."""
-        for mine, theirs in zip(vars(self).values(), vars(other).values()):
-            mine += theirs
+        for name in ("gram", "moment", "target_square", "count"):
+            mine = getattr(self, name)
+            mine += getattr(other, name)
         return self
 
     def gradient(self, coefficients: np.ndarray) -> np.ndarray:

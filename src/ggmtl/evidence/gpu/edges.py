@@ -16,7 +16,7 @@ from torch import Tensor
 from ggmtl.evidence.dense import EvidenceModel, prior_terms
 from ggmtl.evidence.gpu.kernels import joined_pairs, nearest_in_neighbourhood, nearest_neighbours
 from ggmtl.evidence.gpu.loss import DeviceLoss, host
-from ggmtl.evidence.hub import profiled_noise
+from ggmtl.evidence.hub import misfit
 from ggmtl.evidence.sampled_edges import PRIOR_SAMPLES, RESULT_TOL, Neighbours, number_of_samples, solves_for
 from ggmtl.graph.candidates import Search, search_for
 from ggmtl.runtime.sizes import SIZES, Sizes
@@ -248,7 +248,7 @@ class DeviceSolves:
         apart = squared_distances(models, system.graph.edges) @ system.weights
         spread = (models - models.mean(0)).square_().sum(0) @ system.hub
         quadratic = 2 * self.loss.tensors.task_values(models).sum() + apart + spread + _RIDGE * models.square().sum()
-        return profiled_noise(self.loss, float(quadratic))[1]  # pyright: ignore[reportArgumentType]
+        return misfit(self.loss, float(quadratic))[1]  # pyright: ignore[reportArgumentType]
 
 
 @solves_for.register(DeviceLoss)

@@ -57,6 +57,11 @@ class DeviceLoss:
         return self.tensors.gram.shape[-1]
 
     @property
+    def noise(self) -> None:
+        """Always estimated: losses whose noise is known are fitted on the CPU."""
+        return None
+
+    @property
     def moment(self) -> Tensor:
         """m, on the device, shape (n, p)."""
         return self.tensors.moment
@@ -86,8 +91,8 @@ class DeviceLoss:
         """The loss of some tasks, in NumPy arrays."""
         chosen = torch.as_tensor(tasks).to(self.tensors.gram.device)
         loss = self.tensors
-        parts = (loss.gram[chosen].double(), loss.moment[chosen], loss.target_square[chosen], loss.count[chosen])
-        return LeastSquares(*map(host, parts))
+        gram, moment = host(loss.gram[chosen].double()), host(loss.moment[chosen])
+        return LeastSquares(gram, moment, host(loss.target_square[chosen]), host(loss.count[chosen]))
 
     def scaled(self, unit: np.ndarray) -> DeviceLoss:
         """The same loss as a function of coefficients times `unit`."""
