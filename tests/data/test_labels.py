@@ -164,7 +164,7 @@ def test_a_number_written_in_two_ways_is_two_labels_on_the_command_line(tmp_path
     from ggmtl.cli.table_files import read_table
 
     (tmp_path / "a.csv").write_text("shop,x\n1,0\n1.0,0\n2,0\n")
-    assert read_table(tmp_path / "a.csv", "shop")["shop"].to_pylist() == ["1", "1.0", "2"]
+    assert read_table(tmp_path / "a.csv", "shop").table["shop"].to_pylist() == ["1", "1.0", "2"]
 
 
 # ---------------------------------------------------------------- tasks never seen

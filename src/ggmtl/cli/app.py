@@ -1,7 +1,8 @@
-"""The commands. Exit codes: 0 success, 1 an error in data or model, 2 an error in the command line."""
+"""The commands."""
 
 from __future__ import annotations
 
+import csv
 import functools
 import warnings
 from collections.abc import Callable
@@ -16,8 +17,17 @@ import typer
 
 from ggmtl import __version__
 from ggmtl.cli import comparison, workflow
+from ggmtl.cli.csv_files import Reading
 from ggmtl.cli.table_files import MODELS, TABLES, check_output, check_page
-from ggmtl.cli.terminal import complain, say, show_comparison, show_summary, use_ascii_where_needed, working
+from ggmtl.cli.terminal import (
+    complain,
+    describe_standing,
+    say,
+    show_comparison,
+    show_summary,
+    use_ascii_where_needed,
+    working,
+)
 from ggmtl.errors import GGMTLError, InputError
 from ggmtl.estimators.regressor import GGMTLRegressor
 from ggmtl.inspection.summary.collect import summarize
@@ -27,6 +37,7 @@ from ggmtl.report.page import write_report
 app = typer.Typer(
     name="ggmtl",
     help="Regression for many related tasks: every task's model, and which tasks are alike.",
+    epilog="Exit codes: 0 done, 1 data or model refused, 2 the command was not understood, 130 stopped by Ctrl-C.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -37,7 +48,12 @@ Input = Annotated[Path, typer.Argument(help="CSV or Parquet file.", exists=True,
 Model = Annotated[Path, typer.Argument(help="File written by fit.", exists=True, dir_okay=False, readable=True)]
 Task = Annotated[str, typer.Option(help="Column that says which task a row belongs to.")]
 Target = Annotated[str, typer.Option(help="Column to predict.")]
-Features = Annotated[str | None, typer.Option(help="Columns to learn from, separated by commas. Default: all others.")]
+Features = Annotated[
+    str | None,
+    typer.Option(
+        help="Columns to learn from, separated by commas (a name that has one: in double quotes). Default: all others."
+    ),
+]
 Exclude = Annotated[str | None, typer.Option(help="Columns not to learn from, separated by commas.")]
 Categorical = Annotated[
     str | None, typer.Option(help="Columns that are categories even where they look like numbers, separated by commas.")
@@ -46,6 +62,30 @@ Methods = Annotated[
     str | None, typer.Option(help=f"Any of {', '.join(comparison.methods())}, separated by commas. Default: all.")
 ]
 DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows that miss a value.")]
+Missing = Annotated[
+    str | None,
+    typer.Option(
+        "--na-values",
+        help="Cells of a CSV file that stand for a missing value, separated by commas, besides the empty cell. "
+        'Default: NA, NaN, null and the like. "" for none, where NA is a label.',
+    ),
+]
+Groups = Annotated[str | None, typer.Option(help="Column of groups: rows of one group stay in one fold.")]
+Weights = Annotated[str | None, typer.Option(help="Column of row weights: a weight of 2 counts a row twice.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random, folds among it.", min=0)]
+
+
+class Decimal(StrEnum):
+    """The decimal mark of numbers such as 1,234."""
+
+    point = "point"
+    comma = "comma"
+
+
+Mark = Annotated[
+    Decimal | None,
+    typer.Option("--decimal", help="Decimal mark of a CSV file, for numbers such as 1,234 that could have either."),
+]
 
 
 class Unseen(StrEnum):
@@ -114,14 +154,20 @@ def fit(
     exclude: Exclude = None,
     categorical: Categorical = None,
     drop_missing: DropMissing = False,
+    na_values: Missing = None,
+    decimal: Mark = None,
+    groups: Groups = None,
+    weights: Weights = None,
+    seed: Seed = None,
     output: Annotated[Path | None, typer.Option(help="Model file to write, for example model.ggmtl.")] = None,
     report: Annotated[Path | None, typer.Option(help="Page to write, for example report.html.")] = None,
 ) -> None:
     """Fit every task's model and the graph, and say what was found."""
     check_output("--output", output, MODELS, [data])
     check_page("--report", report)
-    rows = _read(data, _columns(task, target, features, exclude, categorical), drop_missing)
-    model = _fit(rows.frame, rows.target, task)
+    columns = _columns(task, target, features, exclude, categorical, groups, weights)
+    rows = _read(data, columns, drop_missing, _reading(decimal, na_values))
+    model = _fit(rows.frame, rows.target, task, rows.groups, rows.weights, random_state=seed)
     if output is not None:
         # Save before printing: printing fails if the reader of a pipe has gone.
         with working("Saving the model"):
@@ -140,6 +186,8 @@ def predict(
     data: Input,
     output: Annotated[Path, typer.Option(help="CSV or Parquet file to write.")],
     drop_missing: DropMissing = False,
+    na_values: Missing = None,
+    decimal: Mark = None,
     unseen: Annotated[
         Unseen, typer.Option(help="For tasks not seen in training: error, or hub (the common model).")
     ] = Unseen.error,
@@ -150,15 +198,16 @@ def predict(
     if not isinstance(fitted.task, str):
         raise InputError(f"{model} was not fitted to a table with a task column; use Python to predict with it.")
     fitted.set_params(unseen=unseen.value)
-    table, kept, frame = workflow.read_new_rows(data, fitted, encoding, drop_missing)
+    reading = _reading(decimal, na_values)
+    source, kept, frame = workflow.read_new_rows(data, fitted, encoding, drop_missing, reading)
     if unseen is Unseen.error:
         workflow.check_tasks(fitted, frame)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         values = np.asarray(fitted.predict(frame))
     _say_warnings(caught)
-    workflow.write_predictions(output, data, table, kept, values)
-    _say_dropped(table.num_rows - len(kept))
+    workflow.write_predictions(output, data, source, kept, values)
+    _say_dropped(source.table.num_rows - len(kept))
     say(f"{count(len(values), 'prediction')}: {output}")
 
 
@@ -185,14 +234,22 @@ def compare(
     exclude: Exclude = None,
     categorical: Categorical = None,
     drop_missing: DropMissing = False,
+    na_values: Missing = None,
+    decimal: Mark = None,
+    groups: Groups = None,
+    weights: Weights = None,
+    seed: Seed = None,
     folds: Annotated[int, typer.Option(help="Folds of the comparison.", min=2)] = 5,
     methods: Methods = None,
 ) -> None:
     """Compare every method on the same folds."""
     chosen = comparison.choose_methods(_split(methods))
-    rows = _read(data, _columns(task, target, features, exclude, categorical), drop_missing)
-    with working("Comparing") as change:
-        result = comparison.compare(rows, chosen, folds, change)
+    columns = _columns(task, target, features, exclude, categorical, groups, weights)
+    rows = _read(data, columns, drop_missing, _reading(decimal, na_values))
+    with working("Comparing") as step:
+        result = comparison.compare(
+            rows, chosen, folds, seed, step.change, lambda standing: step.tell(describe_standing(standing))
+        )
     show_comparison(result)
 
 
@@ -207,8 +264,8 @@ def reproduce(
     """Compute the paper's tables and figures; a run that was stopped continues where it stopped."""
     from ggmtl import reproduce as paper
 
-    with working(f"Computing {what}") as change:
-        paper.run(what, quick, output, lambda done, total, text: change(f"{done}/{total} {text}"), jobs)
+    with working(f"Computing {what}") as step:
+        paper.run(what, quick, output, lambda done, total, text: step.change(f"{done}/{total} {text}"), jobs)
     say(f"Pages: {output / 'quick' if quick else output}")
 
 
@@ -236,24 +293,43 @@ def bench(
 
 
 def _columns(
-    task: str, target: str, features: str | None, exclude: str | None, categorical: str | None
+    task: str,
+    target: str,
+    features: str | None,
+    exclude: str | None,
+    categorical: str | None,
+    groups: str | None,
+    weights: str | None,
 ) -> workflow.Columns:
-    return workflow.Columns(task, target, _split(features), _split(exclude) or [], _split(categorical) or [])
+    lists = _split(features), _split(exclude) or [], _split(categorical) or []
+    return workflow.Columns(task, target, *lists, groups, weights)
 
 
-def _read(data: Path, columns: workflow.Columns, drop_missing: bool) -> workflow.Rows:
-    rows = workflow.read_rows(data, columns, drop_missing)
+def _reading(decimal: Decimal | None, na_values: str | None) -> Reading:
+    missing = None if na_values is None else tuple(_split(na_values) or [])
+    return Reading(None if decimal is None else decimal.value, missing)
+
+
+def _read(data: Path, columns: workflow.Columns, drop_missing: bool, reading: Reading) -> workflow.Rows:
+    rows = workflow.read_rows(data, columns, drop_missing, reading)
     _say_dropped(rows.n_dropped)
     for note in rows.encoding.notes():
         say(f"Note: {note}.", "dim")
     return rows
 
 
-def _fit(frame: pa.Table, target: np.ndarray, task: str) -> GGMTLRegressor:
+def _fit(
+    frame: pa.Table,
+    target: np.ndarray,
+    task: str,
+    groups: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
+    **options: Any,
+) -> GGMTLRegressor:
     n_tasks = len(frame[task].unique())
     with warnings.catch_warnings(record=True) as caught, working(f"Fitting {count(n_tasks, 'task')}"):
         warnings.simplefilter("always")
-        model = GGMTLRegressor(task=task).fit(frame, target)
+        model = GGMTLRegressor(task=task, **options).fit(frame, target, groups=groups, sample_weight=weights)
     _say_warnings(caught)
     return model
 
@@ -275,4 +351,8 @@ def _say_dropped(number: int) -> None:
 
 
 def _split(names: str | None) -> list[str] | None:
-    return None if names is None else [name.strip() for name in names.split(",") if name.strip()]
+    """Names separated by commas; a name that has a comma stands in double quotes."""
+    if names is None:
+        return None
+    parts = next(csv.reader([names], skipinitialspace=True), [])
+    return [name.strip() for name in parts if name.strip()]

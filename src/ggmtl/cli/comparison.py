@@ -14,6 +14,7 @@ from ggmtl import baselines
 from ggmtl.cli.workflow import Rows
 from ggmtl.data.folds import deal_folds
 from ggmtl.data.reading import read_training
+from ggmtl.data.task_data import TaskData
 from ggmtl.errors import GGMTLError, InputError, ParameterError, did_you_mean
 from ggmtl.estimators.regressor import GGMTLRegressor
 from ggmtl.fit.held_out import FoldErrors
@@ -74,35 +75,59 @@ def choose_methods(names: list[str] | None) -> dict[str, type]:
 
 
 def compare(
-    rows: Rows, chosen: dict[str, type], n_folds: int, progress: Callable[[str], Any] = lambda name: None
+    rows: Rows,
+    chosen: dict[str, type],
+    n_folds: int,
+    seed: int | None = None,
+    progress: Callable[[str], Any] = lambda text: None,
+    finished: Callable[[Standing], Any] = lambda standing: None,
 ) -> Comparison:
-    """Cross-validate every method; each learns its own strengths on the training rows alone."""
-    data = read_training(rows.frame, rows.target, task=rows.task)
-    folds = deal_folds(data, n_folds, 0)
-    scored = _scored(data.task_index, folds, n_folds)
-    if not scored.any():
+    """Cross-validate every method; each learns its own strengths on the training rows alone.
+
+    `progress` is told what is being fitted, `finished` every standing as soon as it is known.
+    """
+    data = read_training(rows.frame, rows.target, task=rows.task, groups=rows.groups, sample_weight=rows.weights)
+    folds = deal_folds(data, n_folds, seed or 0)
+    split = _Split(data, folds, n_folds, _scored(data.task_index, folds, n_folds))
+    if not split.scored.any():
         raise InputError("No task has rows in two folds, so nothing can be compared. Give tasks more rows.")
     standings, squared = [], {}
     for place, (name, method) in enumerate(chosen.items()):
         label = f"{name} ({place + 1} of {len(chosen)} methods)"
         standing, errors = _standing(
-            name,
-            method,
-            data,
-            folds,
-            scored,
-            n_folds,
-            lambda k, label=label: progress(f"{label}, fold {k} of {n_folds}"),
+            name, method, split, seed, lambda k, label=label: progress(f"{label}, fold {k} of {n_folds}")
         )
+        finished(standing)
         standings.append(standing)
         if errors is not None:
             squared[name] = errors
-    count = _per_task(np.ones(len(data)), data, folds, scored, n_folds)
     standings.sort(key=lambda entry: (np.isnan(entry.error), entry.error))
-    verdict = _verdict(squared, count)
+    verdict = _verdict(squared, split.count)
     if len(data.task_names) == 1:
         verdict = f"There is one task, so nothing can be shared. {verdict}"
-    return Comparison(standings, verdict, int((~scored).sum()))
+    return Comparison(standings, verdict, int((~split.scored).sum()))
+
+
+@dataclass(frozen=True)
+class _Split:
+    """The rows, the fold of each, and which are scored."""
+
+    data: TaskData
+    folds: np.ndarray
+    n_folds: int
+    scored: np.ndarray
+
+    def per_task(self, values: np.ndarray) -> np.ndarray:
+        """Weighted sums over the scored rows of every fold and task, shape (folds, n)."""
+        out, rows = np.zeros((self.n_folds, len(self.data.task_names))), self.scored
+        weight = np.ones(len(rows)) if self.data.sample_weight is None else self.data.sample_weight
+        np.add.at(out, (self.folds[rows], self.data.task_index[rows]), (weight * values)[rows])
+        return out
+
+    @property
+    def count(self) -> np.ndarray:
+        """Number (weight) of the scored rows of every fold and task."""
+        return self.per_task(np.ones(len(self.data)))
 
 
 def _scored(task: np.ndarray, folds: np.ndarray, n_folds: int) -> np.ndarray:
@@ -113,32 +138,29 @@ def _scored(task: np.ndarray, folds: np.ndarray, n_folds: int) -> np.ndarray:
     return inside[folds, task] < total[task]
 
 
-def _standing(name, method, data, folds, scored, n_folds, progress) -> tuple[Standing, np.ndarray | None]:
-    start = perf_counter()
+def _standing(
+    name: str, method: type, split: _Split, seed: int | None, progress: Callable[[int], Any]
+) -> tuple[Standing, np.ndarray | None]:
+    start, data = perf_counter(), split.data
     residual = np.full(len(data), np.nan)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for k in range(n_folds):
-                train, test = folds != k, (folds == k) & scored
+            for k in range(split.n_folds):
+                train, test = data.take(split.folds != k), (split.folds == k) & split.scored
                 progress(k + 1)
                 if test.any():
-                    model = method().fit(data.X[train], data.y[train], tasks=data.tasks[train])
+                    model = method(random_state=seed).fit(
+                        train.X, train.y, tasks=train.tasks, sample_weight=train.sample_weight, groups=train.groups
+                    )
                     residual[test] = model.predict(data.X[test], tasks=data.tasks[test]) - data.y[test]
     except (GGMTLError, np.linalg.LinAlgError) as error:
         return Standing(name, np.nan, np.nan, perf_counter() - start, str(error)), None
-    squared = _per_task(residual**2, data, folds, scored, n_folds)
-    errors = FoldErrors(squared[None], _per_task(np.ones(len(data)), data, folds, scored, n_folds))
+    squared = split.per_task(residual**2)
+    errors = FoldErrors(squared[None], split.count)
     root = float(np.sqrt(errors.mean()[0]))
     deviation = float(errors.standard_error()[0]) / (2.0 * root) if root > 0 else 0.0
     return Standing(name, root, deviation, perf_counter() - start), squared
-
-
-def _per_task(values, data, folds, scored, n_folds) -> np.ndarray:
-    """Sums over the rows of every fold and task, shape (folds, n)."""
-    out = np.zeros((n_folds, len(data.task_names)))
-    np.add.at(out, (folds[scored], data.task_index[scored]), values[scored])
-    return out
 
 
 def _verdict(squared: dict[str, np.ndarray], count: np.ndarray) -> str:

@@ -1,4 +1,4 @@
-"""Columns → features: numbers stay, text becomes one 0/1 column per category but the first."""
+"""Columns → features: numbers stay, dates become days, text one 0/1 column per category but the first."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ggmtl.cli.dates import Days, is_date, seems_dates
 from ggmtl.cli.suspects import is_number, is_text
 from ggmtl.errors import InputError, ModelFileError
 from ggmtl.statistics.streaming.batches import check_different
 
 MAX_CATEGORIES = 50
+Form = tuple[str, ...] | Days | None
 
 
 @dataclass(frozen=True)
@@ -24,18 +26,24 @@ class Encoding:
     ----------
     target : str
         Name of the column that was learned.
-    columns : tuple of (name, categories)
-        Categories of a text column, the first of which is the reference; None for numbers.
+    columns : tuple of (name, form)
+        Categories of a text column, the first of which is the reference; how dates become days; None for numbers.
+    decimal : {"point", "comma"}
+        How numbers were written in the file.
+    missing : tuple of str, optional
+        Cells that stood for a missing value, where these were given.
     """
 
     target: str
-    columns: tuple[tuple[str, tuple[str, ...] | None], ...]
+    columns: tuple[tuple[str, Form], ...]
+    decimal: str = "point"
+    missing: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, table: pa.Table, features: list[str], target: str, categorical: Collection[str] = ()) -> Encoding:
         """Read off the types and categories of the columns; those in `categorical` are never numbers."""
-        columns = tuple((name, _categories(table[name], name, name in categorical)) for name in features)
-        columns = tuple((name, found) for name, found in columns if found is None or len(found) > 1)
+        columns = tuple((name, _form(table[name], name, name in categorical)) for name in features)
+        columns = tuple((name, form) for name, form in columns if not isinstance(form, tuple) or len(form) > 1)
         if not columns:
             raise InputError("No feature is left: every column has one value only. Give columns that vary.")
         encoding = cls(target, columns)
@@ -46,18 +54,21 @@ class Encoding:
     def from_plain(cls, value: Any) -> Encoding:
         """The inverse of `to_plain`."""
         try:
-            columns = tuple(
-                (str(name), None if found is None else tuple(map(str, found))) for name, found in value["columns"]
-            )
-            return cls(str(value["target"]), columns)
-        except (KeyError, TypeError, ValueError) as error:
+            columns = tuple((str(name), _form_from_plain(form)) for name, form in value["columns"])
+            decimal, missing = value.get("decimal", "point"), value.get("missing")
+            if decimal not in ("point", "comma"):
+                raise ValueError(decimal)
+            return cls(str(value["target"]), columns, decimal, None if missing is None else tuple(map(str, missing)))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ModelFileError("The model file does not say how columns become features.") from error
 
     def to_plain(self) -> dict[str, Any]:
         """Plain data for the model file."""
         return {
             "target": self.target,
-            "columns": [[name, None if found is None else list(found)] for name, found in self.columns],
+            "columns": [[name, _form_to_plain(form)] for name, form in self.columns],
+            "decimal": self.decimal,
+            "missing": None if self.missing is None else list(self.missing),
         }
 
     @property
@@ -70,39 +81,57 @@ class Encoding:
         """Names of the features, one for every category but the reference."""
         return [
             feature
-            for name, found in self.columns
-            for feature in ([name] if found is None else [f"{name}={category}" for category in found[1:]])
+            for name, form in self.columns
+            for feature in ([f"{name}={category}" for category in form[1:]] if isinstance(form, tuple) else [name])
         ]
 
     def notes(self) -> list[str]:
-        """What was done to categories, in words."""
-        return [
-            f"{name}: categories, one 0/1 column for each of {len(found) - 1} categories; the reference is {found[0]!r}"
-            for name, found in self.columns
-            if found is not None
-        ]
+        """What was done to categories and dates, in words."""
+        out = []
+        for name, form in self.columns:
+            if isinstance(form, Days):
+                out.append(f"{name}: dates, as days since {form.origin}")
+            elif form is not None:
+                words = f"one 0/1 column for each of {len(form) - 1} categories; the reference is {form[0]!r}"
+                out.append(f"{name}: categories, {words}")
+        return out
 
     def features(self, table: pa.Table) -> dict[str, pa.ChunkedArray]:
         """Feature columns by name."""
         out: list[pa.ChunkedArray] = []
-        for name, found in self.columns:
-            if found is None:
+        for name, form in self.columns:
+            if form is None:
                 out.append(_numbers(table[name], name))
-                continue
-            text = _text(table[name])
-            _check_categories(text, name, found)
-            out += [pc.cast(pc.equal(text, category), pa.float64()) for category in found[1:]]
+            elif isinstance(form, Days):
+                out.append(_days(table[name], name, form))
+            else:
+                text = _text(table[name])
+                _check_categories(text, name, form)
+                out += [pc.cast(pc.equal(text, category), pa.float64()) for category in form[1:]]
         return dict(zip(self.feature_names, out))
 
 
-def _categories(column: pa.ChunkedArray, name: str, wanted: bool) -> tuple[str, ...] | None:
+def _form_to_plain(form: Form) -> Any:
+    return form.to_plain() if isinstance(form, Days) else None if form is None else list(form)
+
+
+def _form_from_plain(value: Any) -> Form:
+    if isinstance(value, dict):
+        return Days.from_plain(value)
+    return None if value is None else tuple(map(str, value))
+
+
+def _form(column: pa.ChunkedArray, name: str, wanted: bool) -> Form:
+    """How a column becomes features; `wanted`: as categories."""
     kind = column.type
     if not wanted:
         if is_number(kind) or pa.types.is_boolean(kind):
             return None
+        if is_date(kind) or (is_text(kind) and seems_dates(column)):
+            return Days.of(column, name)
         if not is_text(kind):
             raise InputError(
-                f"Column {name!r} holds {kind}, which is neither numbers nor text. Convert it, or leave it out "
+                f"Column {name!r} holds {kind}, which is neither numbers, dates nor text. Convert it, or leave it out "
                 f"with --exclude {name!r}."
             )
     found = sorted(pc.unique(_text(column)).to_pylist())
@@ -112,6 +141,12 @@ def _categories(column: pa.ChunkedArray, name: str, wanted: bool) -> tuple[str, 
             f"in the file, or leave it out with --exclude {name!r}."
         )
     return tuple(found)
+
+
+def _days(column: pa.ChunkedArray, name: str, form: Days) -> pa.ChunkedArray:
+    if not (is_date(column.type) or is_text(column.type)):
+        raise InputError(f"Column {name!r} must hold dates, as in training. It holds {column.type} instead.")
+    return form.count(column, name)
 
 
 def _check_categories(text: pa.ChunkedArray, name: str, found: tuple[str, ...]) -> None:

@@ -1,17 +1,15 @@
-"""Columns that are not what they seem: numbers with a bad cell, row numbers, dates, names.
+"""Columns that are not what they seem: numbers with a bad cell, row numbers, names.
 
 A column is judged before rows with missing values are dropped, so that row numbers are those of the file.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ggmtl.cli.csv_files import written_numbers
+from ggmtl.cli.dates import seems_dates
 from ggmtl.errors import InputError
 
 # From this share of numbers on, the other cells of a text column are taken for mistakes.
@@ -20,7 +18,6 @@ _MOSTLY = 0.9
 _ENOUGH_ROWS = 10
 # In so many rows of a single task, a count of the rows is a number of the row.
 _MANY_ROWS = 100
-_DATE = re.compile(r"\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T].*)?$")
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -49,8 +46,6 @@ def check_column(column: pa.ChunkedArray, name: str, *, named: bool, n_tasks: in
         Within one task, a feature such as the day may well count the rows.
     """
     kind = column.type
-    if pa.types.is_temporal(kind):
-        raise InputError(_date_message(name, f"holds {kind}"))
     if pa.types.is_integer(kind):
         if not named and (n_tasks > 1 or len(column) >= _MANY_ROWS) and _counts_rows(column):
             raise InputError(
@@ -84,9 +79,7 @@ def _check_text(column: pa.ChunkedArray, name: str) -> None:
     distinct = pc.count_distinct(values).as_py()
     if len(values) < _ENOUGH_ROWS:
         return
-    if distinct > len(values) // 2 and _share(values, lambda text: bool(_DATE.match(text))) >= _MOSTLY:
-        raise InputError(_date_message(name, f"seems to hold dates, such as {values[0].as_py()!r}"))
-    if distinct == len(values):
+    if distinct == len(values) and not seems_dates(values):
         raise InputError(
             f"Column {name!r} holds text with {distinct:,} different values, one for every row: a name, not a feature. "
             f"Leave it out with --exclude {name!r}."
@@ -95,37 +88,21 @@ def _check_text(column: pa.ChunkedArray, name: str) -> None:
 
 def _refuse_bad_cell(column: pa.ChunkedArray, name: str, remedy: str) -> None:
     """Stop where nearly all cells are numbers: the first that is not, with its row."""
-    values = column.to_pylist()
-    parsed = {value: _parses(value) for value in set(values) if value is not None}
-    known = [value for value in values if value is not None]
-    good = sum(parsed[value] for value in known)
-    if not known or good < _MOSTLY * len(known):
-        if known and np.mean([_parses(value.replace(",", ".", 1)) for value in known]) >= _MOSTLY:
-            raise InputError(
-                f"Column {name!r} holds numbers with a decimal comma, such as "
-                f"{next(value for value in known if ',' in value)!r}. Write them with a point."
-            )
+    fits = written_numbers(column)
+    good, known = pc.sum(fits).as_py() or 0, len(column) - column.null_count
+    if not known or good < _MOSTLY * known:
         return
-    bad = [k for k, value in enumerate(values) if value is not None and not parsed[value]]
-    if not bad:
-        raise InputError(f"Column {name!r} holds numbers stored as text. Store them as numbers. {remedy}")
-    more = f" (and {len(bad) - 1:,} more cells)" if len(bad) > 1 else ""
+    if good == known:
+        raise InputError(
+            f"Column {name!r} holds numbers as text, such as {column.drop_null()[0].as_py()!r}. Store them as numbers, "
+            f"all written in the same way. {remedy}"
+        )
+    row = pc.index(fits, False).as_py()
+    more = f" (and {known - good - 1:,} more cells)" if known - good > 1 else ""
     raise InputError(
-        f"Column {name!r} must hold numbers, as {good:,} of its cells do. Row {bad[0] + 1:,} below the header has "
-        f"{values[bad[0]]!r} instead{more}. {remedy}"
+        f"Column {name!r} must hold numbers, as {good:,} of its cells do. Row {row + 1:,} below the header has "
+        f"{column[row].as_py()!r} instead{more}. {remedy}"
     )
-
-
-def _parses(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _share(values: pa.ChunkedArray, test: Callable[[str], bool]) -> float:
-    return float(np.mean([test(value) for value in values.to_pylist()]))
 
 
 def _counts_rows(column: pa.ChunkedArray) -> bool:
@@ -135,10 +112,3 @@ def _counts_rows(column: pa.ChunkedArray) -> bool:
         return False
     least, most = pc.min(values).as_py(), pc.max(values).as_py()
     return least in (0, 1) and most - least == len(values) - 1 and pc.count_distinct(values).as_py() == len(values)
-
-
-def _date_message(name: str, what: str) -> str:
-    return (
-        f"Column {name!r} {what}. Make numbers of it (a year, a month, days since the first), or leave it out with "
-        f"--exclude {name!r}."
-    )

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import codecs
 import csv
-import gzip
 import io
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+from ggmtl.cli.csv_files import AS_SHOWN, CsvTable, Reading, is_compressed, read_csv
 from ggmtl.errors import InputError, ParameterError, did_you_mean, require
 from ggmtl.runtime.files import write_whole
-from ggmtl.statistics.streaming.batches import not_utf8_message
 
 _PARQUET = (".parquet", ".pq")
 _NOT_TABLES = (".xlsx", ".xls", ".ods", ".json", ".feather", ".rds", ".zip", ".gz")
-_WHOLE_NUMBER = r"^-?(0|[1-9][0-9]*)(\.0*)?$"
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 def is_parquet(path: Path) -> bool:
@@ -33,97 +26,30 @@ def is_parquet(path: Path) -> bool:
     return path.suffix.lower() in _PARQUET
 
 
-def read_table(path: Path, labels: str | None = None) -> pa.Table:
+def read_table(
+    path: Path, labels: str | None = None, reading: Reading = AS_SHOWN, remembered: str | None = None
+) -> CsvTable:
     """Read a CSV (also ``.csv.gz``) or Parquet file; empty cells are missing values.
 
     The column `labels` of a CSV file stays text where numbers would not give every cell back as it is: 01 is not 1.
+    `remembered` is the decimal mark of the file that a model was trained on.
     """
-    if path.suffix.lower() in _NOT_TABLES and not _is_compressed(path):
+    if path.suffix.lower() in _NOT_TABLES and not is_compressed(path):
         raise InputError(f"{path} must be a CSV or Parquet file. Save it as one of these.")
     try:
         if is_parquet(path):
-            table = pyarrow.parquet.read_table(path)
+            found = CsvTable(pyarrow.parquet.read_table(path))
         else:
-            table = _read_csv(path, labels)
-        known = table.column_names
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            found = read_csv(path, labels, reading, remembered)
+        known = found.table.column_names
+    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} cannot be read as {_kind(path)}: {error}") from error
     repeated = [name for name in known if known.count(name) > 1]
     if repeated:
         raise InputError(f"{path} has more than one column {repeated[0]!r}; names must differ.")
-    if table.num_rows == 0:
+    if found.table.num_rows == 0:
         raise InputError(f"{path} has no rows.")
-    return table
-
-
-def _is_compressed(path: Path) -> bool:
-    # Arrow knows the ending in small letters only.
-    return path.suffix == ".gz" and path.stem.lower().endswith(".csv")
-
-
-def _open(path: Path, mode: str, **options: Any) -> Any:
-    return gzip.open(path, mode, **options) if _is_compressed(path) else path.open(mode, **options)
-
-
-def read_cells(path: Path) -> list[list[str]] | None:
-    """The cells of a CSV file as they are, its header first; None for Parquet, and where a cell is too long."""
-    if is_parquet(path):
-        return None
-    with suppress(csv.Error), _open(path, "rt", newline="", encoding="utf-8-sig") as file:
-        # A line without anything in it is no row.
-        return [row for row in csv.reader(file) if row]
-    return None
-
-
-def _read_csv(path: Path, labels: str | None) -> pa.Table:
-    """Read text in UTF-8; another encoding raises an error that names the column."""
-    with _open(path, "rb") as file:
-        header = file.readline()
-    if header.startswith(_UTF16):
-        raise InputError(not_utf8_message(path))
-    _check_separator(path, header.decode("utf-8", errors="replace"))
-    kinds = {} if labels is None else {labels: pa.binary()}
-    options = pyarrow.csv.ConvertOptions(column_types=kinds, strings_can_be_null=True)
-    table = pyarrow.csv.read_csv(path, convert_options=options)
-    try:
-        # Names are decoded when they are first asked for; values that are not UTF-8 are taken for bytes.
-        known = table.column_names
-        if known.count(labels) == 1:
-            table = table.set_column(known.index(labels), labels, _labels(table[labels]))
-        kinds = zip(known, table.schema.types)
-        encoded = [name for name, kind in kinds if pa.types.is_binary(kind) and known.count(name) == 1]
-    except UnicodeDecodeError as error:
-        raise InputError(not_utf8_message(path)) from error
-    if encoded:
-        raise InputError(not_utf8_message(path, encoded[0]))
-    return table
-
-
-def _labels(cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Whole numbers where no cell has a leading zero (1.0, as tables with gaps have it, is 1), else text, trimmed.
-
-    The bytes themselves where they are no text.
-    """
-    try:
-        text = pc.utf8_trim_whitespace(pc.cast(cells, pa.string()))
-    except pa.ArrowInvalid:
-        return cells
-    if not pc.all(pc.match_substring_regex(text, _WHOLE_NUMBER)).as_py():
-        return text
-    with suppress(pa.ArrowInvalid):
-        numbers = pc.cast(pc.replace_substring_regex(text, r"\.0*$", ""), pa.int64())
-        # Two ways to write one number may be two labels.
-        return numbers if len(pc.unique(numbers)) == len(pc.unique(text)) else text
-    return text
-
-
-def _check_separator(path: Path, header: str) -> None:
-    """Say so where the header has no comma but another separator."""
-    word = next((word for separator, word in _SEPARATORS.items() if separator in header), None)
-    if "," not in header and word:
-        raise InputError(
-            f"{path} seems to have {word} between its cells. Save it with commas between cells and a point in numbers."
-        )
+    return found
 
 
 def write_table(table: pa.Table, path: Path) -> None:
@@ -155,7 +81,10 @@ def without_missing(table: pa.Table, drop: bool, remedy: str) -> tuple[pa.Table,
         return table, 0
     if not drop:
         listing = ", ".join(f"{name!r}: {number:,}" for name, number in counts.items())
-        raise InputError(f"Some rows miss values ({listing}). Drop those rows with --drop-missing, or {remedy}.")
+        raise InputError(
+            f"Some rows miss values ({listing}). Drop those rows with --drop-missing, or {remedy}. If cells such as NA "
+            "are values in this file, use --na-values."
+        )
     any_missing = None
     for name in counts:
         any_missing = missing[name] if any_missing is None else pc.or_(any_missing, missing[name])

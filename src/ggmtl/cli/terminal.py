@@ -6,6 +6,7 @@ import codecs
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import TextIOWrapper
 from threading import Event, Thread
 from time import perf_counter
@@ -16,7 +17,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from ggmtl.cli.comparison import OWN, Comparison
+from ggmtl.cli.comparison import OWN, Comparison, Standing
 from ggmtl.inspection.summary.phrases import count, number, one_line
 from ggmtl.inspection.summary.words import (
     describe_gain,
@@ -73,20 +74,32 @@ def complain(text: Any) -> None:
     console(error=True).print(message.append_text(plain(text)))
 
 
+@dataclass(frozen=True)
+class Step:
+    """What runs: `change` alters the text that is shown, `tell` writes a line that stays."""
+
+    change: Callable[[str], Any]
+    tell: Callable[[str], Any]
+
+
 @contextmanager
-def working(what: str) -> Iterator[Any]:
-    """Show that a step is running and for how long; yields a function that changes the text.
+def working(what: str) -> Iterator[Step]:
+    """Show that a step is running and for how long.
 
     In a terminal the line is redrawn and removed at the end. Elsewhere a line is written every few seconds.
     """
-    if not console(error=True).is_terminal:
+    out = console(error=True)
+    if not out.is_terminal:
         with _log_lines(what) as change:
-            yield change
+            yield Step(change, lambda text: out.print(plain(text)))
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=console(error=True), transient=True) as progress:
+    with Progress(*columns, console=out, transient=True) as progress:
         job = progress.add_task(one_line(what), total=None)
-        yield lambda text: progress.update(job, description=one_line(text))
+        yield Step(
+            lambda text: progress.update(job, description=one_line(text)),
+            lambda text: progress.console.print(plain(text, _QUIET)),
+        )
 
 
 @contextmanager
@@ -106,6 +119,13 @@ def _log_lines(what: str) -> Iterator[Callable[[str], None]]:
     finally:
         done.set()
         writer.join()
+
+
+def describe_standing(entry: Standing) -> str:
+    """One line about a method that has finished."""
+    if entry.failure is not None:
+        return f"{entry.name}: {entry.failure}"
+    return f"{entry.name}: error {number(entry.error)} ± {number(entry.standard_error)}, {entry.seconds:.1f} s"
 
 
 def show_summary(summary: dict[str, Any]) -> None:

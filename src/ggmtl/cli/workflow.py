@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from ggmtl.cli.csv_files import AS_SHOWN, CsvTable, Reading, read_cells
 from ggmtl.cli.encoding import Encoding
-from ggmtl.cli.suspects import check_column, check_numbers, check_target
-from ggmtl.cli.table_files import (
-    check_columns,
-    is_parquet,
-    read_cells,
-    read_table,
-    without_missing,
-    write_table,
-)
+from ggmtl.cli.suspects import check_column, check_numbers, check_target, is_number
+from ggmtl.cli.table_files import check_columns, is_parquet, read_table, without_missing, write_table
 from ggmtl.data.labels import locate_tasks, read_labels, unknown_tasks_message
 from ggmtl.errors import InputError, ModelFileError
 from ggmtl.estimators.model_file import read_notes, write_model
@@ -42,6 +36,8 @@ class Rows:
     encoding : Encoding
     n_dropped : int
         Rows left out because a value was missing.
+    groups, weights : array of shape (rows,), optional
+        Labels of rows that stay in one fold; weights of the rows.
     """
 
     frame: pa.Table
@@ -49,6 +45,8 @@ class Rows:
     task: str
     encoding: Encoding
     n_dropped: int
+    groups: np.ndarray | None = None
+    weights: np.ndarray | None = None
 
     @property
     def labels(self) -> np.ndarray:
@@ -69,6 +67,8 @@ class Columns:
         Not among those.
     categorical : list of str
         Features that are categories even where they look like numbers.
+    groups, weights : str, optional
+        Never features.
     """
 
     task: str
@@ -76,16 +76,25 @@ class Columns:
     features: list[str] | None = None
     exclude: list[str] = field(default_factory=list)
     categorical: list[str] = field(default_factory=list)
+    groups: str | None = None
+    weights: str | None = None
+
+    @property
+    def extra(self) -> list[str]:
+        """The columns of groups and weights, where there are any."""
+        return [name for name in (self.groups, self.weights) if name is not None]
 
     def chosen(self, table: pa.Table, path: Path) -> list[str]:
         """The features, once the names make sense together."""
         named = self.features or []
-        check_columns(table, [self.task, self.target, *named, *self.exclude, *self.categorical], path)
+        check_columns(table, [self.task, self.target, *named, *self.exclude, *self.categorical, *self.extra], path)
         if self.task == self.target:
             raise InputError(f"--task and --target must be different columns. Got {self.task!r} for both.")
         for option, names in (("--features", named), ("--categorical", self.categorical)):
             _refuse_parts(option, names, self.task, self.target)
-        left_out = {self.task, self.target, *self.exclude}
+        if self.target in self.extra or self.weights in (self.task, *named):
+            raise InputError("--groups and --weights must be columns of their own, neither the target nor a feature.")
+        left_out = {self.task, self.target, *self.exclude, *self.extra}
         chosen = [name for name in dict.fromkeys(named or table.column_names) if name not in left_out]
         if not chosen:
             raise InputError(f"{path} has only the task and target columns. Add at least one feature column.")
@@ -105,49 +114,69 @@ def _refuse_parts(option: str, names: list[str], task: str, target: str) -> None
         )
 
 
-def read_rows(path: Path, columns: Columns, drop_missing: bool = False) -> Rows:
+def read_rows(path: Path, columns: Columns, drop_missing: bool = False, reading: Reading = AS_SHOWN) -> Rows:
     """Read the columns asked for."""
-    table = read_table(path, columns.task)
-    task, target, chosen = columns.task, columns.target, columns.chosen(table, path)
+    source = read_table(path, columns.task, reading)
+    table, task, target, chosen = source.table, columns.task, columns.target, columns.chosen(source.table, path)
     check_target(table[target], target)
     n_tasks = len(table[task].unique())
     for name in chosen:
         if name not in columns.categorical:
             check_column(table[name], name, named=name in (columns.features or []), n_tasks=n_tasks)
-    used = table.select([task, target, *chosen])
+    extra = [name for name in dict.fromkeys(columns.extra) if name != task]
+    used = table.select([task, target, *chosen, *extra])
     table, dropped = without_missing(used, drop_missing, "leave columns out with --exclude")
     encoding = Encoding.of(table, chosen, target, columns.categorical)
-    frame = _frame(table, task, encoding)
-    return Rows(frame, np.asarray(table[target].to_numpy(), dtype=float), task, encoding, dropped)
+    encoding = replace(encoding, decimal=source.decimal, missing=reading.missing)
+    groups = None if columns.groups is None else table[columns.groups].to_numpy()
+    weights = None if columns.weights is None else _weights(table[columns.weights], columns.weights)
+    values = np.asarray(table[target].to_numpy(), dtype=float)
+    return Rows(_frame(table, task, encoding), values, task, encoding, dropped, groups, weights)
+
+
+def _weights(column: pa.ChunkedArray, name: str) -> np.ndarray:
+    if not is_number(column.type):
+        raise InputError(f"--weights must be a column of numbers. Column {name!r} holds {column.type} instead.")
+    return np.asarray(column.to_numpy(), dtype=float)
 
 
 def read_new_rows(
-    path: Path, model: GGMTLRegressor, encoding: Encoding, drop_missing: bool
-) -> tuple[pa.Table, np.ndarray, pa.Table]:
-    """The file's rows, the positions of those that are not dropped, and these as features."""
-    table = read_table(path, str(model.task))
+    path: Path, model: GGMTLRegressor, encoding: Encoding, drop_missing: bool, reading: Reading = AS_SHOWN
+) -> tuple[CsvTable, np.ndarray, pa.Table]:
+    """The file's rows, the positions of those that are not dropped, and these as features.
+
+    Where options do not say how cells are read, they are read as in training.
+    """
+    if reading.missing is None:
+        reading = replace(reading, missing=encoding.missing)
+    source = read_table(path, str(model.task), reading, encoding.decimal)
+    table = source.table
     used = [str(model.task), *encoding.source_columns]
     check_columns(table, used, path)
-    for name, categories in encoding.columns:
-        if categories is None:
+    for name, form in encoding.columns:
+        if form is None:
             check_numbers(table[name], name)
     position = pa.chunked_array([np.arange(table.num_rows)])
     numbered = table.select(used).append_column("\0row", position)
     kept, _ = without_missing(numbered, drop_missing, "fill in the empty cells")
-    return table, kept["\0row"].to_numpy(), _frame(kept, str(model.task), encoding)
+    return source, kept["\0row"].to_numpy(), _frame(kept, str(model.task), encoding)
 
 
-def write_predictions(path: Path, source: Path, table: pa.Table, kept: np.ndarray, values: np.ndarray) -> None:
-    """The rows of a file that are kept, and a column `prediction`; from CSV to CSV every cell is copied as it is."""
-    name = "prediction"
+def write_predictions(path: Path, file: Path, source: CsvTable, kept: np.ndarray, values: np.ndarray) -> None:
+    """The rows of a file that are kept, and a column `prediction`.
+
+    From CSV to CSV every cell is copied as it is, and predictions are written like the numbers of the file.
+    """
+    table, name = source.table, "prediction"
     while name in table.column_names:
         name = f"{name}_"
-    cells = None if is_parquet(path) else read_cells(source)
+    cells = None if is_parquet(path) or is_parquet(file) else read_cells(file, source.separator)
     if cells is None or len(cells) != table.num_rows + 1:
         write_table(table.take(kept).append_column(name, pa.chunked_array([values])), path)
         return
-    rows = ([*cells[row + 1], repr(value)] for row, value in zip(kept.tolist(), values.tolist()))
-    write_csv(path, [[*cells[0], name], *rows])
+    mark = "," if source.decimal == "comma" and source.separator != "," else "."
+    rows = ([*cells[k + 1], repr(value).replace(".", mark)] for k, value in zip(kept.tolist(), values.tolist()))
+    write_csv(path, [[*cells[0], name], *rows], source.separator)
 
 
 def check_tasks(model: GGMTLRegressor, frame: pa.Table) -> None:

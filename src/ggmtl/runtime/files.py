@@ -37,10 +37,11 @@ def write_whole(path: str | Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write_csv(path: str | Path, rows: Iterable[Sequence[Any]]) -> None:
+def write_csv(path: str | Path, rows: Iterable[Sequence[Any]], separator: str = ",") -> None:
     """Write a CSV file at once. A carriage return alone ends a line for many readers, so such cells are quoted."""
     rows = list(rows)
     odd = any("\r" in str(cell) for row in rows for cell in row)
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL).writerows(rows)
+    quoting = csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL
+    csv.writer(text, delimiter=separator, lineterminator="\n", quoting=quoting).writerows(rows)
     write_whole(path, text.getvalue().encode("utf-8", errors="replace"))
