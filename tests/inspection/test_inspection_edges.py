@@ -16,13 +16,15 @@ from ggmtl.bilevel.level import present_problem
 from ggmtl.datasets import make_clusters
 from ggmtl.errors import InputError
 from ggmtl.inference.noise_variance import _estimated, noise_taken
-from ggmtl.inference.removal import EdgeRemovals, TrainedModels, difference_covariance, near_tasks
+from ggmtl.inference.removal import TrainedModels, difference_covariance, near_tasks
 from ggmtl.inference.uncertainty import noise_ratios
 from ggmtl.inspection import edge_stability, explain_edge, shared_features, transfer_report
 from ggmtl.inspection.transfer import Gain, _verdict
 from ggmtl.runtime.sizes import Sizes
 from ggmtl.solve.components import Factors
 from made import sums_of
+
+HUBS = [0.0, np.array([0.0, 0.0, 0.0, 0.3, 80.0]), np.array([1e-6, 0.0, 5.0, 1e-6, 1e5])]
 
 
 def make_problem(seed=0, groups=6, members=12, p=5, rows=8, hub=0.5):
@@ -44,15 +46,19 @@ def dense_covariance(system, i, j):
     return inverse[i, :, i] + inverse[j, :, j] - inverse[i, :, j] - inverse[j, :, i]
 
 
-def trained(problem, values, **sizes):
-    return TrainedModels(problem, values, solve_inner(problem, values, tol=1e-13).coefficients, **sizes)
+def trained(problem, values):
+    return TrainedModels(problem, values, solve_inner(problem, values, tol=1e-13).coefficients)
 
 
-@pytest.mark.parametrize("hub", [0.0, 0.5, 50.0])
-@pytest.mark.parametrize("near", [10, 300], ids=["start from near tasks", "no start"])
-def test_removing_an_edge_is_a_refit(hub, near):
+def covariance_without(problem, values, i, j, near):
+    models = trained(replace(problem, sizes=Sizes(near_tasks=near)), values)
+    return models.covariance_without(i, j, models.models + models.change(i, j))
+
+
+@pytest.mark.parametrize("hub", [*HUBS, 0.5, 50.0])
+def test_removing_an_edge_is_a_refit(hub):
     problem, values = make_problem(hub=hub)
-    models = trained(problem, values, near=near)
+    models = trained(problem, values)
     for edge in (0, 50, 143):
         i, j = problem.edges[edge]
         left = np.where(np.arange(len(values)) == edge, 0.0, values)
@@ -78,44 +84,41 @@ def test_without_edges_the_covariance_is_the_dense_one():
     np.testing.assert_allclose(difference_covariance(system, 2, 40), exact, rtol=1e-5, atol=1e-7)
 
 
-HUBS = [0.0, np.array([0.0, 0.0, 0.0, 0.3, 80.0]), np.array([1e-6, 0.0, 5.0, 1e-6, 1e5])]
+@pytest.mark.parametrize("hub", [*HUBS, 0.5])
+@pytest.mark.parametrize("pair", [(13, 15), (13, 14), (13, 17), (3, 70)], ids=["chord", "ring", "no link", "no path"])
+def test_models_and_covariance_without_an_edge_are_those_of_dense_algebra(hub, pair):
+    """Linked or not, in one component of the graph or in two."""
+    problem, values = make_problem(hub=hub)
+    models = trained(problem, values)
+    edge = (problem.edges == pair).all(axis=1)
+    without = problem.system(np.where(edge, 0.0, values))
+    after = np.linalg.solve(without.dense(), problem.loss.moment.ravel()).reshape(models.models.shape)
+    change = models.change(*pair)
+    np.testing.assert_allclose(change, after - models.models, atol=1e-8)
+    assert change.any() == edge.any()
+    found = models.covariance_without(*pair, models.models + change)
+    np.testing.assert_allclose(found, dense_covariance(without, *pair), rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("hub", [*HUBS, 0.5])
-@pytest.mark.parametrize("pair", [(13, 15), (13, 14), (13, 17), (3, 70)], ids=["chord", "ring", "no link", "no path"])
-def test_factors_of_the_parts_tell_what_an_edge_does(hub, pair):
-    """Linked or not, in one part of the graph or in two, against dense algebra and a refit."""
+def test_factors_of_the_components_solve_the_system(hub):
     problem, values = make_problem(hub=hub)
     system, right = problem.system(values), problem.loss.moment
-    factors = Factors.of(system)
-    models = factors.solve(right, np.zeros_like(right), 1e-13).value
-    np.testing.assert_allclose(system.apply(models), right, atol=1e-12 * np.abs(right).max())
-    edge = (problem.edges == pair).all(axis=1)
-    weight, left = values[edge].sum() * problem.coupling, np.where(edge, 0.0, values)
-    two = factors.pair(*pair)
-    change, covariance = factors.change(two, models, weight, 1e-10), factors.covariance(two, weight)
-    after = np.linalg.solve(problem.system(left).dense(), right.ravel()).reshape(right.shape)
-    np.testing.assert_allclose(change, after - models, atol=1e-11)
-    assert change.any() == edge.any()
-    np.testing.assert_allclose(covariance, dense_covariance(problem.system(left), *pair), rtol=1e-9, atol=1e-12)
+    found = Factors.of(system).solve(right, np.zeros_like(right), 1e-13).value
+    np.testing.assert_allclose(system.apply(found), right, atol=1e-12 * np.abs(right).max())
 
 
-def test_an_edge_that_carries_a_task_without_rows_is_left_to_others():
-    """Without it nothing tells that task's model: I − Sw is singular."""
+def test_a_component_without_rows_has_no_factor():
     problem, _ = make_problem(groups=1, members=5, hub=0.0)
-    for part in (problem.loss.gram, problem.loss.moment, problem.loss.target_square, problem.loss.count):
-        part[4] = 0.0
+    for sums in (problem.loss.gram, problem.loss.moment, problem.loss.target_square, problem.loss.count):
+        sums[4] = 0.0
     chain = np.array([[0, 1], [1, 2], [2, 3], [3, 4]])
     problem = InnerProblem(problem.loss, chain, problem.coupling, problem.hub, np.zeros(5))
-    factors = Factors.of(problem.system(np.ones(4)))
-    models = factors.solve(problem.loss.moment, tol=1e-13).value
-    assert factors.covariance(factors.pair(3, 4), problem.coupling) is None
-    assert factors.covariance(factors.pair(0, 1), problem.coupling) is not None
-    assert factors.change(factors.pair(0, 1), models, problem.coupling, 1e-10) is not None
+    assert Factors.of(problem.system(np.ones(4))) is not None
     assert Factors.of(replace(problem, edges=chain[:3]).system(np.ones(3))) is None
 
 
-def test_no_factors_of_large_parts_of_very_many_or_of_none():
+def test_there_are_no_factors_of_large_components_of_very_many_or_of_none():
     problem, values = make_problem()
     assert Factors.of(problem.system(values)) is not None
     assert Factors.of(problem.system(values)).system.shape == (72, 5)
@@ -125,23 +128,10 @@ def test_no_factors_of_large_parts_of_very_many_or_of_none():
     assert Factors.of(little_work) is None
     no_overhead = replace(little_work, sizes=replace(little_work.sizes, component_overhead=0.0))
     assert Factors.of(no_overhead) is not None
-    assert Factors.of(no_overhead, 2) is None
     assert Factors.of(replace(problem, sizes=Sizes(component_numbers=6 * 60.0**2)).system(values)) is None
 
 
-@pytest.mark.parametrize("hub", [*HUBS, 0.5])
-@pytest.mark.parametrize("edge", [30, 31])
-def test_where_an_edge_is_all_that_is_known_its_part_is_factorised_without_it(hub, edge, monkeypatch):
-    problem, values = make_problem(hub=hub)
-    i, j = problem.edges[edge]
-    left = np.where(np.arange(len(values)) == edge, 0.0, values)
-    monkeypatch.setattr("ggmtl.solve.components._GROWTH", 0.0)
-    factors = Factors.of(problem.system(values))
-    found = factors.covariance(factors.pair(i, j), values[edge] * problem.coupling)
-    np.testing.assert_allclose(found, dense_covariance(problem.system(left), i, j), rtol=1e-9, atol=1e-12)
-
-
-def test_links_that_are_strong_beyond_measure_are_explained_in_closed_form():
+def test_links_a_million_times_as_strong_as_the_rows_are_explained():
     """Tasks that are the same two by two: the evidence ties them a million times as hard as their rows do."""
     rng, n = np.random.default_rng(0), 60
     tasks = np.repeat(np.arange(n), 6)
@@ -175,29 +165,26 @@ def test_near_tasks_are_those_a_few_links_away():
     np.testing.assert_array_equal(near_tasks(system, 0, 4, 4)[0], [0, 1, 4, 5])
 
 
-def test_more_near_tasks_tell_the_two_models_and_their_covariance_better():
+def test_more_near_tasks_give_the_covariance_better():
     """The covariance grows towards that of all tasks, because the models of the others are held."""
     problem, values = make_problem(groups=1, members=60, hub=0.0)
     left = np.where(np.arange(len(values)) == 0, 0.0, values)
-    exact, after = dense_covariance(problem.system(left), 0, 1), solve_inner(problem, left, tol=1e-13).coefficients
-    below, apart = [], []
+    exact = dense_covariance(problem.system(left), 0, 1)
+    below = []
     for near in (2, 6, 20, 40):
-        models, covariance = trained(problem, values, near=near).pair_without(0, 1)
+        covariance = covariance_without(problem, values, 0, 1, near)
         assert np.linalg.eigvalsh(exact - covariance).min() > -1e-6 * exact.max()
         below.append(np.diag(exact - covariance).max())
-        apart.append(np.abs(models - after[:2]).max())
     assert below == sorted(below, reverse=True)
-    assert apart == sorted(apart, reverse=True)
     assert below[-1] < 1e-3 * np.diag(exact).min()
-    assert apart[-1] < 1e-3 * np.abs(after[:2]).max()
 
 
-def test_a_whole_component_and_the_common_model_of_many_tasks_tell_the_covariance():
-    """What the common model adds falls with the number of tasks: here below a hundredth."""
+def test_the_common_model_of_many_tasks_adds_little_to_the_covariance_of_a_component():
+    """Its share falls with the number of tasks: here below a hundredth."""
     problem, values = make_problem(groups=30, members=12, hub=0.5)
     i, j = problem.edges[30]
     left = np.where(np.arange(len(values)) == 30, 0.0, values)
-    found = trained(problem, values, near=100).pair_without(i, j)[1]
+    found = covariance_without(problem, values, i, j, near=100)
     exact = difference_covariance(problem.system(left), i, j)
     np.testing.assert_allclose(np.diag(found), np.diag(exact), rtol=1e-2)
     assert (np.diag(found) <= np.diag(exact) * (1 + 1e-6)).all()
@@ -239,24 +226,10 @@ def clusters(request):
     return GGMTLRegressor(noise=request.param).fit(data.X, data.y, tasks=data.tasks)
 
 
-def effect_of(model, i, j, **ways):
-    """Errors as in `refits`, by other ways than the model would take."""
-    removals = EdgeRemovals(model.state_.level, model.state_.folded(), model.state_.settings, **ways)
-    effect = removals.of_edge(i, j)
-    return np.sqrt([effect.pair_errors, effect.errors]).T * model.scaling_.target_scale
-
-
-@pytest.mark.parametrize(
-    "ways",
-    [{}, {"closed_form": False}, {"closed_form": False, "near": 5}],
-    ids=["closed form", "solves", "solves from near tasks"],
-)
-def test_errors_of_an_explanation_are_those_of_refits_to_a_millionth(clusters, ways):
+def test_errors_of_an_explanation_are_those_of_refits_to_a_millionth(clusters):
     i, j = clusters.graph_.edges[3]
-    np.testing.assert_allclose(effect_of(clusters, i, j, **ways), refits(clusters, i, j), rtol=1e-7)
-    if not ways:
-        found = explain_edge(clusters, clusters.tasks_[i], clusters.tasks_[j])
-        np.testing.assert_allclose(seen(found), refits(clusters, i, j), rtol=1e-7)
+    found = explain_edge(clusters, clusters.tasks_[i], clusters.tasks_[j])
+    np.testing.assert_allclose(seen(found), refits(clusters, i, j), rtol=1e-7)
 
 
 def few_rows(seed, n, size, d, rows, noise):
@@ -283,9 +256,7 @@ def test_explanations_are_exact_where_rows_are_few_and_tasks_many(drawn):
     model = GGMTLRegressor(candidates=pairs).fit(X, y, tasks=tasks)
     edges = model.graph_.edges
     for i, j in edges[np.linspace(0, len(edges) - 1, 3).astype(int)]:
-        expected = refits(model, i, j)
-        np.testing.assert_allclose(seen(explain_edge(model, i, j)), expected, rtol=1e-6)
-        np.testing.assert_allclose(effect_of(model, i, j, closed_form=False), expected, rtol=2e-6)
+        np.testing.assert_allclose(seen(explain_edge(model, i, j)), refits(model, i, j), rtol=1e-6)
 
 
 def test_explanations_are_exact_where_weights_and_numbers_of_rows_differ_widely():
@@ -295,7 +266,7 @@ def test_explanations_are_exact_where_weights_and_numbers_of_rows_differ_widely(
     model = GGMTLRegressor(candidates=pairs).fit(X, y, tasks=tasks, sample_weight=weight)
     rows = np.bincount(tasks)[model.graph_.edges].min(axis=1)
     for i, j in model.graph_.edges[np.argsort(rows, kind="stable")[:3]]:
-        np.testing.assert_allclose(effect_of(model, i, j, closed_form=False), refits(model, i, j), rtol=1e-6)
+        np.testing.assert_allclose(seen(explain_edge(model, i, j)), refits(model, i, j), rtol=1e-6)
 
 
 def test_data_without_noise_are_fitted_and_explained():

@@ -171,21 +171,20 @@ def _flat_directions(problem: InnerProblem) -> int:
 
 
 def noise_taken(system: TaskSystem, gram: np.ndarray) -> float:
-    """tr(A⁻¹G) for the block-diagonal G of all rows; exact where every part of the graph is small enough."""
-    parts = component_tasks(system)
+    """tr(A⁻¹G) for the block-diagonal G of all rows; exact where every component of the graph is small enough."""
+    components = component_tasks(system)
     n, p = system.shape
-    if n * p > system.sizes.exact_covariance or max(map(len, parts)) * p > system.sizes.exact_component:
+    if n * p > system.sizes.exact_covariance or max(map(len, components)) * p > system.sizes.exact_component:
         return _estimated(system, gram)
     inside, answer = 0.0, np.zeros_like(system.gram)
-    for part, own in zip(parts, component_systems(system, parts)):
+    for tasks, own in zip(components, component_systems(system, components)):
         inverse = _inverse_of(own)
-        inside += float(np.einsum("ipiq,ipq->", inverse, gram[part]))
-        answer[part] = inverse.sum(axis=2)
+        inside += float(np.einsum("ipiq,ipq->", inverse, gram[tasks]))
+        answer[tasks] = inverse.sum(axis=2)
     if not system.hub.any():
         return inside
-    said = information(system.gram, np.broadcast_to(system.ridge, system.shape), answer)
     taken = np.tensordot(answer, gram @ answer, axes=([0, 1], [0, 1]))
-    return inside + float(np.trace(np.linalg.solve(said.T, taken * system.hub)))
+    return inside + float(np.trace(np.linalg.solve(information(system, answer).T, taken * system.hub)))
 
 
 def _inverse_of(system: TaskSystem) -> np.ndarray:

@@ -150,9 +150,8 @@ class EdgeExplanation:
 def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
     """Explain the edge between two tasks, or why there is none.
 
-    The first question about a model solves for the models without each held-out fold, and keeps them. Where the
-    components of the graph are small, the effect of an edge then has a closed form. Otherwise it takes one solve with
-    all tasks for every fold.
+    The first question about a model solves for the models without each held-out fold, and keeps them. The effect of an
+    edge then takes one solve with all tasks for every fold.
 
     Parameters
     ----------
@@ -201,12 +200,12 @@ def removals_of(state: FittedState) -> EdgeRemovals:
     """What removing the edges of a model does, prepared at the first question and kept with the state."""
 
     def prepare() -> EdgeRemovals:
-        statistics, fit = state.rows("explain_edge"), state.level
+        fit = state.level
         with verbose_logging(int(state.settings.sizes.is_vast(*fit.coefficients.shape))):
             logger.info("explaining edges: solving for %d tasks, once for this model", len(fit.coefficients))
             folded = state.folded()
             noise_variance(state, folded)
-            return EdgeRemovals(fit, folded, state.settings, noise_ratios(state, folded), statistics)
+            return EdgeRemovals(fit, folded, state.settings, noise_ratios(state, folded))
 
     return state.once("removals", prepare)
 

@@ -51,8 +51,8 @@ class Sizes:
     fallback : int
         Largest n p that is factorised after conjugate gradients have failed.
     component_work, component_overhead, component_numbers : float
-        The components of the graph are factorised where all kept copies take at most this many operations, each
-        component counting an overhead of its own, and at most this many numbers.
+        The components of the graph are factorised where conjugate gradients fail, if that takes at most this many
+        operations, each component counting an overhead of its own, and at most this many numbers.
     dense_graph : int
         Largest n for which the graph level of the preconditioner is a dense inverse.
     polynomial_condition : float
@@ -83,7 +83,7 @@ class Sizes:
     exact_component : int
         Largest component, times p, that is inverted for the trace behind σ²; random signs estimate it above.
     near_tasks : int
-        With more tasks than this, the effect of an edge is first solved for among about this many tasks near it. Of
+        With more tasks than this, the standard errors of an explained edge come from about this many tasks near it. Of
         3,600 to 30,000 tasks this leaves variances low by at most 0.2 %.
     """
 
