@@ -61,6 +61,6 @@ def frame_library(values: Any) -> str | None:
 
 
 def as_table(columns: dict[str, np.ndarray], library: str | None) -> Any:
-    """A table of the library, else of pandas or polars, whichever is installed, else the dict itself."""
-    kind: Any = library or next((k for k in ("pandas", "polars") if importlib.util.find_spec(k)), None)
+    """A table of the library, else of pandas, polars or pyarrow, whichever is installed, else the dict itself."""
+    kind: Any = library or next((k for k in ("pandas", "polars", "pyarrow") if importlib.util.find_spec(k)), None)
     return columns if kind is None else nw.from_dict(columns, backend=kind).to_native()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,6 +37,8 @@ class TaskData:
         The true models, where they are known.
     coordinates : array of shape (n, 2), optional
         Longitude and latitude of each task.
+    task_features : data frame, optional
+        What is known about the tasks: one row per task, with a column ``task``.
     test : TaskData, optional
         Rows set aside for testing, where the set comes with such a split.
     notes : tuple of str
@@ -58,6 +60,7 @@ class TaskData:
     graph: TaskGraph | None = None
     coefficients: np.ndarray | None = None
     coordinates: np.ndarray | None = None
+    task_features: Any = None
     test: TaskData | None = None
     notes: tuple[str, ...] = field(default=())
 

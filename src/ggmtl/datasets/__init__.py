@@ -4,6 +4,7 @@ from ggmtl.datasets.generators import make_clusters, make_line, make_star, make_
 from ggmtl.datasets.parkinson import load_parkinson
 from ggmtl.datasets.schools import load_exam, load_hsb82, load_school
 from ggmtl.datasets.splits import split_rows
+from ggmtl.datasets.stations import load_stations
 from ggmtl.datasets.surveys import load_computer, load_sales
 from ggmtl.datasets.temperature import load_climate_grid, load_temperature_normals, load_tmy3
 
@@ -15,6 +16,7 @@ __all__ = [
     "load_parkinson",
     "load_sales",
     "load_school",
+    "load_stations",
     "load_temperature_normals",
     "load_tmy3",
     "make_clusters",
