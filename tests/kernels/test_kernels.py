@@ -338,14 +338,15 @@ def test_blas_runs_on_one_thread_within_fits_and_explanations(monkeypatch):
         return call
 
     monkeypatch.setattr(learning, "fit_path", watched(learning.fit_path))
-    monkeypatch.setattr(TrainedModels, "pair_without", watched(TrainedModels.pair_without))
+    monkeypatch.setattr(TrainedModels, "change", watched(TrainedModels.change))
     with threadpool_limits(2, "blas"):
         if blas_threads() != {2}:
             pytest.skip("this BLAS has one thread only")
         model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
         explain_edge(model, 0, 2)
         assert blas_threads() == {2}
-    assert seen == [{1}, {1}]
+    assert len(seen) > 1
+    assert all(threads == {1} for threads in seen)
 
 
 def test_calls_that_overlap_leave_blas_as_it_was():

@@ -167,7 +167,7 @@ def test_many_tasks_are_solved_by_block_jacobi_on_trial_and_by_the_cycle_where_t
     assert isinstance(solver.preconditioner, BlockJacobi)
     assert found.succeeded
     np.testing.assert_allclose(found.value, exact.value, atol=1e-6 * np.abs(exact.value).max())
-    assert ("stronger" in vars(solver)) == (strength == 1e6)
+    assert solver.experience.trial_failed == (strength == 1e6)
     # Once it has failed, it is not tried again.
     again = solver.solve(right, tol=1e-9)
     assert again.iterations == found.iterations if strength < 1e6 else again.iterations <= 25
@@ -206,6 +206,8 @@ def test_applications_count_every_product_with_the_operator():
     products = 0
 
     class Counting(type(system)):
+        stores_blocks = False
+
         def apply(self, values):
             nonlocal products
             products += 1

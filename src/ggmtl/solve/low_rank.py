@@ -46,14 +46,19 @@ class LowRankSystem(TaskSystem):
     """
 
     rows: np.ndarray = field(kw_only=True)
-    _fused = False
+
+    @property
+    def stores_blocks(self) -> bool:
+        """No: the data part is applied by its factors."""
+        return False
 
     @classmethod
     def of(cls, system: TaskSystem, rows: np.ndarray) -> LowRankSystem:
         """The same system, and the factors of its blocks."""
         return cls(**{part.name: getattr(system, part.name) for part in fields(TaskSystem)}, rows=rows)
 
-    def _multiply_blocks(self, values: np.ndarray) -> np.ndarray:
+    def multiply_blocks(self, values: np.ndarray) -> np.ndarray:
+        """G_i · values_i by the factors, for values of shape (n, p, r)."""
         return gram_product(self.rows, values)
 
 
@@ -91,8 +96,7 @@ def gram_product(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
 def applies(system: TaskSystem) -> bool:
     """Whether the blocks are large and a few of them have low rank; the others are seen when they are factorised."""
     n, p = system.shape
-    # A subclass may apply something else.
-    if type(system) is not TaskSystem or system.curvature is not None:
+    if not system.stores_blocks or system.curvature is not None:
         return False
     if p < system.sizes.low_rank_width or system.gram.size < system.sizes.low_rank_numbers:
         return False

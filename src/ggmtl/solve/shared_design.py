@@ -223,8 +223,7 @@ def prepare(system: TaskSystem) -> SharedDesign | None:
 def applies(system: TaskSystem) -> bool:
     """Whether all tasks have the same G and ρ (to rounding), one weight per edge, and every Λ_k > 0."""
     n = system.shape[0]
-    # A subclass may apply something else.
-    if type(system) is not TaskSystem or not system.is_separable or not (system.coupling > 0).all():
+    if not (system.stores_blocks and system.is_separable and (system.coupling > 0).all()):
         return False
     ridge = np.atleast_2d(system.ridge)
     if len(ridge) > 1 and np.ptp(ridge, axis=0).any():

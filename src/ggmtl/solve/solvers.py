@@ -7,7 +7,7 @@ least twice: for the models and for the adjoint.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from ggmtl.solve import low_rank, shared_design
 from ggmtl.solve.components import Factors
 from ggmtl.solve.preconditioners import BlockJacobi, Preconditioner, TwoLevel, make_preconditioner
 from ggmtl.solve.shared_design import SharedDesign
-from ggmtl.solve.system import Solution, TaskSystem, norms, relative_residual
+from ggmtl.solve.system import Experience, Solution, TaskSystem, norms, relative_residual
 
 # Conjugate gradients lower the error at every step but not the residual, which may rise for dozens of steps
 # before it falls; only longer standstill is rounding.
@@ -81,6 +81,7 @@ class ConjugateGradient:
     max_iter: int = 1000
     trial: int | None = None
     has_reserve: bool = False
+    experience: Experience = field(default_factory=Experience, compare=False)
 
     @classmethod
     def of(cls, system: TaskSystem) -> ConjugateGradient:
@@ -95,23 +96,29 @@ class ConjugateGradient:
     @cached_property
     def stronger(self) -> ConjugateGradient:
         """What takes over where the trial fails."""
-        return replace(self, preconditioner=make_preconditioner(self.system), trial=None, has_reserve=False)
+        return replace(
+            self,
+            preconditioner=make_preconditioner(self.system),
+            trial=None,
+            has_reserve=False,
+            experience=Experience(),
+        )
 
     def solve(self, right: np.ndarray, start: np.ndarray | None = None, tol: float = 1e-10) -> Solution:
         """Solve A V = right from `start` until ‖R − A V‖ ≤ tol ‖R‖ for every right-hand side."""
-        if self.__dict__.get("reserve") is not None:
-            return self.reserve.solve(right, start, tol)  # pyright: ignore[reportOptionalMemberAccess]
+        if self.experience.steps_failed and self.reserve is not None:
+            return self.reserve.solve(right, start, tol)
         found = self._steps(right, start, tol)
         if found.succeeded or found.residual <= _GOOD or not self.has_reserve or self.reserve is None:
             return found
+        self.experience.steps_failed = True
         other = self.reserve.solve(right, tol=tol)
         return other if other.residual < found.residual else found
 
     @cached_property
     def reserve(self) -> Factors | Direct | None:
-        """What solves a system that steps do not; None where it would be too dear."""
-        # A subclass may apply something else.
-        if type(self.system) is not TaskSystem:
+        """A factor for a system that steps do not solve; None where it would cost too much."""
+        if not self.system.stores_blocks:
             return None
         if self.system.is_separable and (factors := Factors.of(self.system)) is not None:
             return factors
@@ -124,11 +131,12 @@ class ConjugateGradient:
             return self._by_columns(right, start, tol)
         if self.trial is None:
             return self._solve(right, start, tol)
-        if "stronger" in self.__dict__:
+        if self.experience.trial_failed:
             return self.stronger.solve(right, start, tol)
         tried = replace(self, max_iter=min(self.trial, self.max_iter), trial=None)._solve(right, start, tol)
         if tried.succeeded or self.max_iter <= self.trial:
             return tried
+        self.experience.trial_failed = True
         rest = self.stronger.solve(right, tried.value if tried.residual < 1 else start, tol)
         iterations, applications = tried.iterations + rest.iterations, tried.applications + rest.applications
         return replace(rest, iterations=iterations, applications=applications)
@@ -136,7 +144,7 @@ class ConjugateGradient:
     def _by_columns(self, right: np.ndarray, start: np.ndarray | None, tol: float) -> Solution:
         """One right-hand side after the other: the fused step takes one, and is faster even so."""
         # One preparation for all of them, where they are so few numbers that it would count.
-        if not kernels.is_shared(self.system.gram.size, self.system.sizes) and "stronger" not in self.__dict__:
+        if not kernels.is_shared(self.system.gram.size, self.system.sizes) and not self.experience.trial_failed:
             together = self._columns_together(right, start, tol)
             if together.succeeded:
                 return together
@@ -205,8 +213,7 @@ class ConjugateGradient:
         system with a dense graph level.
         """
         system, preconditioner = self.system, self.preconditioner
-        # A subclass may apply something else.
-        if right.ndim != 2 or type(system) is not TaskSystem or not system.is_separable:
+        if right.ndim != 2 or not system.stores_blocks or not system.is_separable:
             return None
         if isinstance(preconditioner, BlockJacobi):
             shared = kernels.is_shared(system.gram.size, system.sizes)

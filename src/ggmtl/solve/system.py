@@ -66,8 +66,10 @@ class TaskSystem:
     curvature: Curvature | None = None
     sizes: Sizes = SIZES
 
-    # Whether one kernel has all of A, the blocks as they are stored. No annotation: it is no field.
-    _fused = True
+    @property
+    def stores_blocks(self) -> bool:
+        """Whether A is applied with the blocks in `gram` as they are; fused kernels and special forms need that."""
+        return True
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -101,10 +103,10 @@ class TaskSystem:
 
     def apply(self, values: np.ndarray) -> np.ndarray:
         """A · values for values of shape (n, p) or (n, p, r)."""
-        if values.ndim == 2 and self._fused and self.is_separable:
+        if values.ndim == 2 and self.stores_blocks and self.is_separable:
             return kernels.system_product(self.operator, values)
         stacked = values[..., None] if values.ndim == 2 else values
-        out = self._multiply_blocks(stacked)
+        out = self.multiply_blocks(stacked)
         out += self._diagonal_part[..., None] * stacked
         if self.hub.any():
             out -= self.hub[:, None] * stacked.mean(axis=0)
@@ -112,7 +114,7 @@ class TaskSystem:
             out += self._apply_edges(stacked)
         return out[..., 0] if values.ndim == 2 else out
 
-    def _multiply_blocks(self, values: np.ndarray) -> np.ndarray:
+    def multiply_blocks(self, values: np.ndarray) -> np.ndarray:
         """G_i · values_i for values of shape (n, p, r)."""
         return kernels.block_product(self.gram, values)
 
@@ -306,3 +308,19 @@ class Solution:
             f"{self.iterations} iterations ({self.status}). The problem is badly conditioned: use a larger ridge, "
             "weaker coupling, or remove (nearly) collinear features."
         )
+
+
+@dataclass
+class Experience:
+    """What earlier right-hand sides of a system have shown, so that later ones do not try it again.
+
+    Parameters
+    ----------
+    trial_failed : bool
+        Block-Jacobi alone took too many steps.
+    steps_failed : bool
+        Conjugate gradients did not reach a good residual with any preconditioner.
+    """
+
+    trial_failed: bool = False
+    steps_failed: bool = False

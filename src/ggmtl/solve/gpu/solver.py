@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from math import log
 
 import torch
@@ -147,43 +147,49 @@ class _Search:
     product: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass
 class TensorSolver:
-    """A system made ready for several right-hand sides, at once or in turn."""
+    """A system made ready for several right-hand sides, at once or in turn.
+
+    It learns from them: once block-Jacobi has failed its trial, both levels solve this and all later right-hand sides.
+
+    Parameters
+    ----------
+    system : TensorSystem
+    cycle : Cycle
+    max_iter : int
+    on_trial : bool
+        Whether `cycle` is block-Jacobi alone and may still be given up.
+    wider : TensorSolver, optional
+        The same with rounds in float64, once it was needed.
+    """
 
     system: TensorSystem
     cycle: Cycle
     max_iter: int = 1000
     on_trial: bool = False
+    wider: TensorSolver | None = None
 
     @classmethod
     def of(cls, system: TensorSystem, dtype: torch.dtype = torch.float32, levels: int | None = None) -> TensorSolver:
         """Prepare a float64 system (its blocks in any type) for rounds in `dtype`; by default one level on trial."""
         return cls(system, Cycle.of(system, dtype, levels or 1), on_trial=levels is None)
 
-    @cached_property
-    def wider(self) -> TensorSolver:
-        """The same with rounds in float64."""
-        return replace(self, cycle=Cycle.of(self.system, torch.float64, 1 if self.cycle.graph_level is None else 2))
-
-    @cached_property
-    def stronger(self) -> TensorSolver:
-        """Both levels, which take over where the trial fails."""
-        return replace(self, cycle=self.cycle.with_graph_level(self.system), on_trial=False)
-
     def solve(self, right: Tensor, start: Tensor | None = None, tol: float = 1e-8) -> TensorSolution:
         """Solve A V = right until ‖right − A V‖ ≤ tol ‖right‖ for every right-hand side.
 
         Rounds in float32 that no longer gain are followed by rounds in float64.
         """
-        if "stronger" in self.__dict__:
-            return self.stronger.solve(right, start, tol)
         solution = self._refine(right, start, tol)
         if solution.status == "given up":
-            return self.stronger.solve(right, solution.value, tol).after(solution)
+            self.cycle, self.on_trial, self.wider = self.cycle.with_graph_level(self.system), False, None
+            return self.solve(right, solution.value, tol).after(solution)
         if solution.status != "stalled" or self.cycle.system.dtype == torch.float64:
             return solution
-        return replace(self.wider, on_trial=False)._refine(right, solution.value, tol).after(solution)
+        if self.wider is None:
+            cycle = Cycle.of(self.system, torch.float64, 1 if self.cycle.graph_level is None else 2)
+            self.wider = TensorSolver(self.system, cycle, self.max_iter)
+        return self.wider._refine(right, solution.value, tol).after(solution)
 
     def _refine(self, right: Tensor, start: Tensor | None, tol: float) -> TensorSolution:
         """Rounds, each followed by the true residual."""
