@@ -10,12 +10,13 @@ import pytest
 
 from ggmtl.errors import ParameterError
 from ggmtl.evidence.clusters import ClusterChoice, cluster_evidence
-from ggmtl.evidence.dense import EvidenceModel, changed_evidence, edge_evidence
+from ggmtl.evidence.dense import EvidenceModel, edge_evidence
 from ggmtl.evidence.edge_steps import _step, learn_edges, spread_over_edges
+from ggmtl.evidence.flips import Flips
 from ggmtl.evidence.hub import hub_evidence, learn_hub, learn_hub_by_feature
 from ggmtl.evidence.sampled_edges import Neighbours, learn_neighbours, solves_for
 from ggmtl.evidence.sampling import sampled_prior_terms
-from ggmtl.evidence.selection import flip_changes, largest_expected_f1, select_graph
+from ggmtl.evidence.selection import largest_expected_f1, select_graph
 from ggmtl.statistics.least_squares import LeastSquares
 from made import sums_of
 
@@ -162,7 +163,7 @@ def test_gradients_match_central_differences(small):
 def test_change_by_a_flip_is_exact(small):
     model, values = small
     change = np.where(np.arange(len(values)) % 2, 0.7, -values)
-    predicted = flip_changes(model, values, edge_evidence(model, values), change)
+    predicted = Flips(model, values, edge_evidence(model, values)).changes(change)
     base = edge_evidence(model, values).value
     for edge, delta in enumerate(change):
         moved = values.copy()
@@ -170,17 +171,19 @@ def test_change_by_a_flip_is_exact(small):
         assert predicted[edge] == pytest.approx(edge_evidence(model, moved).value - base, abs=1e-7)
 
 
-def test_low_rank_change_of_one_edge_equals_a_new_factor(small):
+def test_flips_one_after_the_other_equal_new_factors(small):
     model, values = small
-    before = edge_evidence(model, values)
+    flips, change = Flips(model, values, edge_evidence(model, values)), np.full(len(values), 0.4)
     for edge, delta in ((0, 0.8), (7, -values[7]), (14, 3.0)):
-        moved = values.copy()
-        moved[edge] += delta
-        fresh, updated = edge_evidence(model, moved), changed_evidence(model, values, before, edge, delta)
-        assert updated.value == pytest.approx(fresh.value, rel=1e-10)
-        np.testing.assert_allclose(updated.coefficients, fresh.coefficients, atol=1e-8)
-        np.testing.assert_allclose(updated.covariance, fresh.covariance, atol=1e-7)
-        np.testing.assert_allclose(updated.edge_gradient, fresh.edge_gradient, rtol=1e-6, atol=1e-8)
+        change[edge] = delta
+        flips.flip(edge, delta, float(flips.changes(change)[edge]))
+        values = values.copy()
+        values[edge] += delta
+        change[edge] = 0.4
+        fresh = edge_evidence(model, values)
+        assert flips.value == pytest.approx(fresh.value, rel=1e-10)
+        np.testing.assert_allclose(flips.coefficients, fresh.coefficients, atol=1e-8)
+        np.testing.assert_allclose(flips.changes(change), Flips(model, values, fresh).changes(change), atol=1e-7)
 
 
 @pytest.mark.parametrize("member", [[0, 0, 1, 1, 0, 2], [0, 0, 0, 0, 0, 0], [0, 1, 2, 3, 3, 4]])

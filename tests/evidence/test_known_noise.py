@@ -7,9 +7,9 @@ import pytest
 
 from ggmtl.evidence.clusters import cluster_evidence
 from ggmtl.evidence.dense import EvidenceModel, edge_evidence
+from ggmtl.evidence.flips import Flips
 from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.level_value import sampled_evidence
-from ggmtl.evidence.selection import flip_changes
 from ggmtl.statistics.least_squares import LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
 
@@ -62,7 +62,7 @@ def test_gradients_match_central_differences(noise, rows):
 def test_the_change_of_one_edge_is_that_of_the_evidence(noise):
     model = EvidenceModel(make_loss(noise), EDGES, np.ones(3), np.ones(3))
     here, change = edge_evidence(model, VALUES), np.array([0.3, -0.5, 1.0, -0.7])
-    changes = flip_changes(model, VALUES, here, change)
+    changes = Flips(model, VALUES, here).changes(change)
     for k in range(4):
         values = VALUES.copy()
         values[k] += change[k]

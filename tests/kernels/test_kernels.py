@@ -13,6 +13,7 @@ from ggmtl import GGMTLRegressor, kernels
 from ggmtl.datasets import make_clusters
 from ggmtl.errors import ParameterError
 from ggmtl.estimators import learning
+from ggmtl.evidence.spanning_trees import Messages, edge_probabilities
 from ggmtl.inference.removal import TrainedModels
 from ggmtl.inspection import explain_edge
 from ggmtl.kernels import Cycle, Operator, reference
@@ -360,3 +361,35 @@ def test_calls_that_overlap_leave_blas_as_it_was():
         assert blas_threads() == {1}
         second.__exit__(None, None, None)
         assert blas_threads() == before
+
+
+@pytest.mark.skipif("numba" not in FORMS, reason="needs the compiled kernels")
+@given(st.integers(2, 25), st.integers(1, 4), st.integers(0, 1000))
+@settings(max_examples=20, deadline=None)
+def test_sweeps_over_trees_are_the_same_in_both_forms(n, p, seed):
+    random = np.random.default_rng(seed)
+    pairs = np.column_stack(np.triu_indices(n, 1))
+    edges = pairs[random.uniform(size=len(pairs)) < 0.5]
+    messages = Messages(random.uniform(1.0, 5.0, n), np.cumsum(random.standard_normal((n, p)), axis=0), 0.7)
+    chances = []
+    for name in ("numpy", "numba"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("GGMTL_KERNELS", name)
+            likely = np.ones(len(edges))
+            chances.append(edge_probabilities(messages, edges, 2.0, 0.5, likely, links=200, seed=seed))
+    np.testing.assert_allclose(*chances, atol=1e-8)
+
+
+@pytest.mark.parametrize("form", FORMS, indirect=True)
+def test_density_of_a_tree_is_that_of_its_matrix(form):
+    random = np.random.default_rng(3)
+    links = np.array([[0, 6], [1, 0], [2, 1], [3, 6], [4, 3], [5, 3]])
+    weight, right, strengths = random.uniform(1.0, 2.0, 7), random.standard_normal((7, 3)), np.array([0.5, 2.0, 8.0])
+    log_det, explained = kernels.tree_kernels().tree_densities(links, weight, right, strengths, 0.3)
+    for k, strength in enumerate(strengths):
+        matrix = np.diag(weight)
+        for x, y in links:
+            b = np.eye(7)[x] - np.eye(7)[y]
+            matrix += (0.3 if 6 in (x, y) else strength) * np.outer(b, b)
+        assert log_det[k] == pytest.approx(np.linalg.slogdet(matrix)[1])
+        assert explained[k] == pytest.approx((right * np.linalg.solve(matrix, right)).sum())

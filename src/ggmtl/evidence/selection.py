@@ -5,13 +5,9 @@ A graph S with one strength c for all its edges has few parameters, so graphs co
     J(S) = min_{c,h} f(S, c, h) + description(S)
 
 where the description counts, in nats, what it takes to say which graph: ln C(n(n−1)/2, |S|) for a list of
-edges, n ln K − ln K! for K clusters, nothing for the hub. Edges are searched greedily: flipping an edge by
-δ = ±c changes f, with B = Λ^½ bᵀA⁻¹b Λ^½, by
-
-    ½(N − p) ln(Q'/Q) + ½ ln|I + δB| − ½ Σ_k ln(1 + δ Λ_k R⁽ᵏ⁾) ,     Q' = Q + δ uᵀΛ^½ (I + δB)⁻¹ Λ^½u
-
-exactly, for all edges at once. Which edges of such a list are shown follows from their probabilities, averaged over
-many graphs that are about as good. Clusters are cuts of an average-linkage tree of the distances E(uᵀΛu).
+edges, n ln K − ln K! for K clusters, nothing for the hub. Edges are searched greedily, one flip at a time
+(:mod:`ggmtl.evidence.flips`). Which edges of such a list are shown follows from their probabilities, averaged over many
+graphs that are about as good. Clusters are cuts of an average-linkage tree of the distances E(uᵀΛu).
 """
 
 from __future__ import annotations
@@ -22,9 +18,11 @@ import numpy as np
 from scipy.special import gammaln
 
 from ggmtl.evidence.clusters import HUB_SHARE, ClusterChoice, search_clusters
-from ggmtl.evidence.dense import EdgeEvidence, EvidenceModel, changed_evidence, edge_evidence, prior_terms
+from ggmtl.evidence.dense import EdgeEvidence, EvidenceModel, edge_evidence
 from ggmtl.evidence.edge_steps import EvidenceResult
-from ggmtl.evidence.hub import StrengthEvidence, degrees_of_freedom, group_labels, hub_evidence, tune_strengths
+from ggmtl.evidence.elimination import SparseGraph, strength_evidence
+from ggmtl.evidence.flips import Flips
+from ggmtl.evidence.hub import StrengthEvidence, group_labels, hub_evidence, tune_strengths
 from ggmtl.evidence.spanning_trees import average_over_trees
 
 # Clusters are far shorter to describe than a list of edges, and would win by that alone where tasks lie on a
@@ -138,8 +136,7 @@ def ranked_list(
     selected[np.argsort(-rank, kind="stable")[:size]] = True
     state = replace(model, hub=np.maximum(learned.hub, HUB_SHARE * model.hub))
     first = float(np.median(learned.edge_values[selected]))
-    state, strength = _tune(state, selected, first, label, HUB_SHARE * float(np.median(model.hub)))
-    evidence = edge_evidence(state, strength * selected)
+    state, strength, evidence = _tune(state, selected, first, label, HUB_SHARE * float(np.median(model.hub)))
     gain = hub_evidence(model.loss, model.hub, model.ridge).value - evidence.value
     description = list_description(model.loss.n_tasks, size)
     values = strength * selected
@@ -164,8 +161,7 @@ def _with_likely_edges(
     if (selected == choice.selected).all():
         return choice
     strength = float(choice.edge_values.max())
-    state, strength = _tune(beside, selected, strength, label, HUB_SHARE * float(np.median(model.hub)))
-    evidence = edge_evidence(state, strength * selected)
+    state, strength, evidence = _tune(beside, selected, strength, label, HUB_SHARE * float(np.median(model.hub)))
     return replace(
         choice,
         selected=selected,
@@ -193,30 +189,6 @@ def list_description(n_tasks: int, n_edges: float, n_fixed: int = 0) -> float:
     return float(gammaln(total + 1) - gammaln(chosen + 1) - gammaln(total - chosen + 1))
 
 
-def flip_changes(
-    model: EvidenceModel, edge_values: np.ndarray, evidence: EdgeEvidence, change: np.ndarray
-) -> np.ndarray:
-    """Change of f when the value of one edge at a time changes by `change`, exact, shape (m,)."""
-    i, j = model.edges.T
-    root = np.sqrt(model.coupling)
-    covariance = evidence.covariance
-    blocks = covariance[i, :, i, :] + covariance[j, :, j, :] - covariance[i, :, j, :] - covariance[j, :, i, :]
-    matrix = np.eye(len(root)) + change[:, None, None] * blocks * np.outer(root, root)
-    apart = (evidence.coefficients[i] - evidence.coefficients[j]) * root
-    solved = np.linalg.solve(matrix, apart[..., None])[..., 0]
-    growth = change * (apart * solved).sum(axis=1)
-    if model.loss.noise is None:
-        freedom = degrees_of_freedom(model.loss)
-        ratio = 1.0 + growth / (evidence.noise * freedom)
-        twice_misfit = freedom * np.log(np.maximum(ratio, np.finfo(float).tiny))
-    else:
-        twice_misfit = growth / model.loss.noise
-    resistance = prior_terms(model, edge_values).resistance * model.coupling
-    prior = np.log(np.maximum(1.0 + change[:, None] * resistance, np.finfo(float).tiny)).sum(axis=1)
-    posterior = np.linalg.slogdet(matrix)[1]
-    return 0.5 * (twice_misfit + posterior - prior)
-
-
 def _search_edges(
     model: EvidenceModel, learned: EvidenceResult, label: np.ndarray, reference: float, fixed: np.ndarray
 ) -> GraphChoice:
@@ -228,12 +200,11 @@ def _search_edges(
     # Learned beside all candidates, the hub is far too weak beside n edges.
     state = replace(model, hub=np.maximum(learned.hub, HUB_SHARE * model.hub))
     offset = HUB_SHARE * float(np.median(model.hub))
-    evidence = learned.evidence
     for _ in range(_ROUNDS):
         if selected.any():
-            state, strength = _tune(state, selected, strength, label, offset)
-        evidence = edge_evidence(state, strength * selected)
-        flipped, evidence = _flip_greedily(state, selected, strength, evidence, fixed)
+            state, strength, _ = _tune(state, selected, strength, label, offset)
+        flips = Flips(state, strength * selected, edge_evidence(state, strength * selected))
+        flipped = _flip_greedily(flips, selected, strength, n, fixed)
         if (flipped == selected).all():
             break
         selected = flipped
@@ -243,44 +214,48 @@ def _search_edges(
         selected,
         strength * selected,
         state.hub,
-        reference - evidence.value,
+        reference - flips.value,
         list_description(n, int(selected.sum()), int(fixed.sum())),
-        evidence.coefficients,
+        flips.coefficients,
     )
 
 
 def _tune(
     model: EvidenceModel, selected: np.ndarray, strength: float, label: np.ndarray, offset: float
-) -> tuple[EvidenceModel, float]:
-    """Minimise f over the strength of the selected edges and that of the hub."""
+) -> tuple[EvidenceModel, float, StrengthEvidence]:
+    """Minimise f over the strength of the selected edges and that of the hub; and f there."""
+    n, p = model.loss.moment.shape
     part = replace(model, edges=model.edges[selected])
+    graph = SparseGraph(part.edges, n, p)
 
     def evaluate(strength: float, hub: np.ndarray) -> StrengthEvidence:
-        found = edge_evidence(replace(part, hub=hub), np.full(len(part.edges), strength))
-        slope = float(found.edge_gradient.sum())
-        return StrengthEvidence(found.value, slope, found.hub_gradient, found.coefficients, found.noise)
+        state = replace(part, hub=hub)
+        found = strength_evidence(state, graph, strength)
+        if found is not None:
+            return found
+        dense = edge_evidence(state, np.full(len(part.edges), strength))
+        slope = float(dense.edge_gradient.sum())
+        return StrengthEvidence(dense.value, slope, dense.hub_gradient, dense.coefficients, dense.noise)
 
-    strength, hub, _ = tune_strengths(evaluate, model.loss, strength, model.hub, label, offset)
-    return replace(model, hub=hub), strength
+    strength, hub, evidence = tune_strengths(evaluate, model.loss, strength, model.hub, label, offset)
+    return replace(model, hub=hub), strength, evidence
 
 
-def _flip_greedily(
-    model: EvidenceModel, selected: np.ndarray, strength: float, evidence: EdgeEvidence, fixed: np.ndarray
-) -> tuple[np.ndarray, EdgeEvidence]:
-    """Flip the edge that lowers f + description most, until none does."""
-    selected, n, n_fixed = selected.copy(), model.loss.n_tasks, int(fixed.sum())
+def _flip_greedily(flips: Flips, selected: np.ndarray, strength: float, n_tasks: int, fixed: np.ndarray) -> np.ndarray:
+    """Flip the edge that lowers f + description most, until none does; the edges that are then selected."""
+    selected, n_fixed = selected.copy(), int(fixed.sum())
     for _ in range(_MAX_FLIPS):
-        values, signed = strength * selected, np.where(selected, -strength, strength)
-        size = int(selected.sum())
-        here, less, more = (list_description(n, max(k, n_fixed), n_fixed) for k in (size, size - 1, size + 1))
-        changes = flip_changes(model, values, evidence, signed) + np.where(selected, less, more) - here
+        signed, size = np.where(selected, -strength, strength), int(selected.sum())
+        here, less, more = (list_description(n_tasks, max(k, n_fixed), n_fixed) for k in (size, size - 1, size + 1))
+        gains = flips.changes(signed)
+        changes = gains + np.where(selected, less, more) - here
         changes[fixed] = np.inf
         best = int(changes.argmin())
         if changes[best] > -1e-6:
             break
-        evidence = changed_evidence(model, values, evidence, best, signed[best])
+        flips.flip(best, float(signed[best]), float(gains[best]))
         selected[best] = not selected[best]
-    return selected, evidence
+    return selected
 
 
 # ---------------------------------------------------------------------- clusters

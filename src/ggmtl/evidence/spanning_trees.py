@@ -13,7 +13,7 @@ u = w_x − w_y of the cut tree, by
     [s/(1 + sR)]^{p/2} · exp(−½ s‖u‖²/(1 + sR)/σ²) :
 
 a Gibbs step that weighs all pairs at once with n × n matrices only. The probabilities of an edge, given the rest of the
-tree, average to its probability.
+tree, average to its probability. The sweeps over links are in :mod:`ggmtl.kernels.trees`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import minimum_spanning_tree
 
+from ggmtl import kernels
 from ggmtl.evidence.dense import EvidenceModel, inner_quadratic
 from ggmtl.evidence.hub import misfit
+from ggmtl.kernels.trees import Density, Pairs
 from ggmtl.solve.solvers import prepare
 from ggmtl.statistics.least_squares import LeastSquares
 
@@ -128,13 +130,15 @@ def edge_probabilities(
     """
     chain = _Chain(messages, edges, strength, hub, likely, seed)
     sweeps = max(links // len(messages.weight), 5)
-    total, kept = np.zeros((chain.size, chain.size)), 0
+    total, kept = np.zeros(len(chain.pairs.other)), 0
     for sweep in range(sweeps):
         found = chain.sweep()
         if sweep >= _FORGET * sweeps:
             total, kept = total + found, kept + 1
-    i, j = edges.T
-    return np.clip((total + total.T)[i, j] / kept, 0.0, 1.0)
+    size = chain.size
+    keys, (i, j) = np.repeat(np.arange(size), np.diff(chain.pairs.start)) * size + chain.pairs.other, edges.T
+    both = total[np.searchsorted(keys, i * size + j)] + total[np.searchsorted(keys, j * size + i)]
+    return np.clip(both / kept, 0.0, 1.0)
 
 
 def _main_part(loss: LeastSquares, coefficients: np.ndarray, main: np.ndarray) -> LeastSquares:
@@ -157,100 +161,42 @@ class _Chain:
         self.weight = np.append(messages.weight, _HUB_SHARE * messages.weight.mean())
         centred = np.vstack([messages.location - messages.location.mean(axis=0), np.zeros(self.width)])
         self.right = self.weight[:, None] * centred
-        self.allowed = np.zeros((self.size, self.size), dtype=bool)
-        self.allowed[tuple(edges.T)] = True
-        self.allowed[:n, n] = True
-        self.allowed |= self.allowed.T
-        self.links = _first_tree(edges, likely, n)
-        self.neighbours: list[set[int]] = [set() for _ in range(self.size)]
-        for x, y in self.links:
-            self.neighbours[x].add(y)
-            self.neighbours[y].add(x)
+        self.pairs = _pairs_of(edges, n)
+        self.links = np.array(_first_tree(edges, likely, n), dtype=np.int64)
+        self.kernels = kernels.tree_kernels()
 
     def sweep(self) -> np.ndarray:
-        """Draw the strength and every link anew; the probabilities of all pairs on the way, shape (n + 1, n + 1)."""
+        """Draw the strength and every link anew; the probabilities of all pairs on the way, as in `pairs`."""
         self._draw_strength()
-        inverse = np.linalg.inv(np.diag(self.weight) + self._laplacian(self.strength))
+        inverse = np.linalg.inv(np.diag(self.weight) + self._laplacian())
         models = inverse @ self.right
-        probabilities = np.zeros((self.size, self.size))
-        for number in self.random.permutation(len(self.links)):
-            x, y = self.links[number]
-            inverse, models = self._change(inverse, models, x, y, -1.0)
-            side = self._cut(x, y)
-            near, far = np.flatnonzero(side), np.flatnonzero(~side)
-            block = self._pair_probabilities(inverse, models, near, far)
-            probabilities[np.ix_(near, far)] += block
-            pick = min(int(np.searchsorted(block.cumsum(), self.random.uniform())), block.size - 1)
-            x, y = int(near[pick // len(far)]), int(far[pick % len(far)])
-            self.links[number] = x, y
-            self.neighbours[x].add(y)
-            self.neighbours[y].add(x)
-            inverse, models = self._change(inverse, models, x, y, 1.0)
-        return probabilities
+        order, chances = self.random.permutation(len(self.links)), self.random.uniform(size=len(self.links))
+        density = Density(self.strength, self.hub, self.noise)
+        return self.kernels.sweep(self.links, inverse, models, self.pairs, density, order, chances)
 
-    def _link_strength(self, x: int, y: int) -> float:
-        return self.hub if self.size - 1 in (x, y) else self.strength
-
-    def _change(
-        self, inverse: np.ndarray, models: np.ndarray, x: int, y: int, sign: float
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """A⁻¹ and the models when the link x–y comes (+1) or goes (−1)."""
-        change = sign * self._link_strength(x, y)
-        column = inverse[:, x] - inverse[:, y]
-        column_scaled = column * (change / (1.0 + change * (column[x] - column[y])))
-        return inverse - np.outer(column_scaled, column), models - np.outer(column_scaled, models[x] - models[y])
-
-    def _cut(self, x: int, y: int) -> np.ndarray:
-        """Cut the link x–y; the nodes on the side of x."""
-        self.neighbours[x].discard(y)
-        self.neighbours[y].discard(x)
-        side, stack = np.zeros(self.size, dtype=bool), [x]
-        side[x] = True
-        while stack:
-            for node in self.neighbours[stack.pop()]:
-                if not side[node]:
-                    side[node] = True
-                    stack.append(node)
-        return side
-
-    def _pair_probabilities(
-        self, inverse: np.ndarray, models: np.ndarray, near: np.ndarray, far: np.ndarray
-    ) -> np.ndarray:
-        """Probabilities of all links between the two parts."""
-        diagonal, products = np.diagonal(inverse), models @ models.T
-        square, pairs = np.diagonal(products), np.ix_(near, far)
-        # Neither is negative but for rounding.
-        resistance = np.maximum(diagonal[near][:, None] + diagonal[far] - 2 * inverse[pairs], 0.0)
-        apart = np.maximum(square[near][:, None] + square[far] - 2 * products[pairs], 0.0)
-        strength = np.full(resistance.shape, self.strength)
-        strength[near == self.size - 1] = self.hub
-        strength[:, far == self.size - 1] = self.hub
-        loosened = 1.0 + strength * resistance
-        logs = 0.5 * (self.width * np.log(strength / loosened) - strength * apart / (loosened * self.noise))
-        logs[~self.allowed[pairs]] = -np.inf
-        weights = np.exp(logs - logs.max())
-        return weights / weights.sum()
-
-    def _laplacian(self, strength: float) -> np.ndarray:
+    def _laplacian(self) -> np.ndarray:
+        x, y = self.links.T
         matrix = np.zeros((self.size, self.size))
-        for x, y in self.links:
-            matrix[x, y] = matrix[y, x] = -(self.hub if self.size - 1 in (x, y) else strength)
+        matrix[x, y] = matrix[y, x] = -np.where((x == self.size - 1) | (y == self.size - 1), self.hub, self.strength)
         np.fill_diagonal(matrix, -matrix.sum(axis=1))
         return matrix
 
     def _draw_strength(self) -> None:
         """Draw c given the tree."""
-        between = sum(self.size - 1 not in link for link in self.links)
-        fixed = self._laplacian(0.0) + np.diag(self.weight)
-        unit = self._laplacian(1.0) - self._laplacian(0.0)
-        matrices = fixed + self.multiples[:, None, None] * unit
-        models = np.linalg.solve(matrices, np.broadcast_to(self.right, (len(matrices), *self.right.shape)))
-        logs = 0.5 * (
-            self.width * (between * np.log(self.multiples) - np.linalg.slogdet(matrices)[1])
-            + (self.right * models).sum(axis=(1, 2)) / self.noise
-        )
+        between = int((self.links < self.size - 1).all(axis=1).sum())
+        log_det, explained = self.kernels.tree_densities(self.links, self.weight, self.right, self.multiples, self.hub)
+        logs = 0.5 * (self.width * (between * np.log(self.multiples) - log_det) + explained / self.noise)
         weights = np.exp(logs - logs.max())
         self.strength = float(self.random.choice(self.multiples, p=weights / weights.sum()))
+
+
+def _pairs_of(edges: np.ndarray, n: int) -> Pairs:
+    """The edges, and every task with the hub, by rows."""
+    to_hub = np.column_stack([np.arange(n), np.full(n, n)])
+    both = np.concatenate([edges, edges[:, ::-1], to_hub, to_hub[:, ::-1]])
+    both = both[np.lexsort((both[:, 1], both[:, 0]))]
+    start = np.append(0, np.cumsum(np.bincount(both[:, 0], minlength=n + 1)))
+    return Pairs(start.astype(np.int64), np.ascontiguousarray(both[:, 1], dtype=np.int64))
 
 
 def _first_tree(edges: np.ndarray, likely: np.ndarray, n: int) -> list[tuple[int, int]]:

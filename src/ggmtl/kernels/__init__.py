@@ -41,6 +41,7 @@ __all__ = [
     "segment_cross_products",
     "sparse_product",
     "system_product",
+    "tree_kernels",
 ]
 
 
@@ -92,6 +93,12 @@ def _compiled_with_private_cache() -> ModuleType:
 
 def _kernels() -> ModuleType:
     return _form(os.environ.get("GGMTL_KERNELS", ""))
+
+
+def tree_kernels() -> ModuleType:
+    """The sampler over spanning trees: :mod:`ggmtl.kernels.trees`, or the same compiled."""
+    name = "trees" if _kernels() is reference else "compiled_trees"
+    return importlib.import_module(f"ggmtl.kernels.{name}")
 
 
 def _input(array: Any, dtype: Any = np.float64) -> np.ndarray:
