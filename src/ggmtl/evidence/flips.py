@@ -4,7 +4,8 @@ Changing the value of an edge by δ changes f, with U = b ⊗ I and B = Λ^½ U�
 
     ½(N − p) ln(Q'/Q) + ½ ln|I + δB| − ½ Σ_k ln(1 + δ Λ_k R⁽ᵏ⁾) ,     Q' = Q + δ uᵀΛ^½ (I + δB)⁻¹ Λ^½u ,
 
-(½(Q' − Q)/φ in the first place where the noise is known), for all edges at once. The inverses follow by Woodbury's formula, in O((np)²p), without a new factor:
+(½(Q' − Q)/φ in the first place where the noise is known), for all edges at once. The inverses follow by Woodbury's
+formula, in O((np)²p), without a new factor:
 
     A'⁻¹ = A⁻¹ − δ A⁻¹U Λ^½ (I + δB)⁻¹ Λ^½ UᵀA⁻¹ .
 """

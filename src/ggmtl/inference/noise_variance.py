@@ -184,7 +184,9 @@ def noise_taken(system: TaskSystem, gram: np.ndarray) -> float:
     if not system.hub.any():
         return inside
     taken = np.tensordot(answer, gram @ answer, axes=([0, 1], [0, 1]))
-    return inside + float(np.trace(np.linalg.solve(information(system, answer).T, taken * system.hub)))
+    return inside + float(
+        np.trace(np.linalg.solve(information(system.gram, system.ridge, answer).T, taken * system.hub))
+    )
 
 
 def _inverse_of(system: TaskSystem) -> np.ndarray:

@@ -45,10 +45,10 @@ def component_systems(system: TaskSystem, components: list[np.ndarray]) -> Itera
         yield TaskSystem(system.gram[tasks], edges, weights, system.coupling, no_hub, ridge[tasks], sizes=system.sizes)
 
 
-def information(system: TaskSystem, answer: np.ndarray) -> np.ndarray:
-    """Σ_i (G_i + ρ)Y_i for Y of shape (n, p, p), shape (p, p)."""
-    ridge = np.broadcast_to(system.ridge, system.shape)
-    return (kernels.block_product(system.gram, answer) + ridge[..., None] * answer).sum(axis=0)
+def information(gram: np.ndarray, ridge: np.ndarray, answer: np.ndarray) -> np.ndarray:
+    """Σ_i (G_i + ρ)Y_i for Y of shape (n, p, p) and ρ that broadcasts to (n, p), shape (p, p)."""
+    ridge = np.broadcast_to(ridge, gram.shape[:2])
+    return (kernels.block_product(gram, answer) + ridge[..., None] * answer).sum(axis=0)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Factors:
             factors = [_factor_of(own) for own in component_systems(system, components)]
             for tasks, factor in zip(components, factors):
                 answer[tasks] = _solved(factor, np.tile(np.eye(p), (len(tasks), 1, 1)))
-            common = np.linalg.solve(information(system, answer), np.diag(system.hub))
+            common = np.linalg.solve(information(system.gram, system.ridge, answer), np.diag(system.hub))
         except (SingularSystemError, np.linalg.LinAlgError):
             return None
         return cls(system, components, factors, answer, 0.5 * (common + common.T))
