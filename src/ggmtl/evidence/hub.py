@@ -22,7 +22,6 @@ from scipy.optimize import OptimizeResult, minimize
 
 from ggmtl import kernels
 from ggmtl.runtime.sizes import SIZES, Sizes
-from ggmtl.solve.components import information
 from ggmtl.statistics.least_squares import LeastSquares
 
 # So many numbers are held at a time; of inverses more, because those that are not held are computed twice.
@@ -115,9 +114,13 @@ def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> H
 
 def _information(gram: np.ndarray, hub: np.ndarray, ridge: float, slices: list[slice]) -> np.ndarray:
     """Σ_i (G_i + ρ)D_i⁻¹ diag(h), shape (p, p), for features where nh − hΣD_i⁻¹h is all rounding (constant ones)."""
-    own = np.full(gram.shape[:2], ridge)
     inverses = (task_inverses(gram[rows], hub + ridge)[0] for rows in slices)
-    return sum(information(gram[rows], own[rows], inverse) for rows, inverse in zip(slices, inverses)) * hub
+    return sum(information(gram[rows], ridge, inverse) for rows, inverse in zip(slices, inverses)) * hub
+
+
+def information(gram: np.ndarray, ridge: float, inverse: np.ndarray) -> np.ndarray:
+    """Σ_i (G_i + ρ)D_i⁻¹ of some tasks, shape (p, p)."""
+    return (kernels.block_product(gram, inverse) + ridge * inverse).sum(axis=0)
 
 
 def chunks(n: int, numbers: int, at_a_time: int = _CHUNK_NUMBERS) -> list[slice]:

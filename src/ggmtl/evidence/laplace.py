@@ -17,11 +17,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ggmtl.evidence.hub import HubEvidence, hub_evidence, task_inverses
+from ggmtl.evidence.hub import HubEvidence, hub_evidence, information, task_inverses
 from ggmtl.losses.newton import Mode, newton
 from ggmtl.losses.rowwise import RowLoss
 from ggmtl.losses.task_rows import TaskRows
-from ggmtl.solve.components import information
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def hub_covariance(gram: np.ndarray, hub: np.ndarray, ridge: float) -> tuple[np.
     (A⁻¹)_ii = D_i⁻¹ + D_i⁻¹ H (ΣM)⁻¹ H D_i⁻¹ with D_i = G_i + H + ρ and M_i = H D_i⁻¹(G_i + ρ).
     """
     inverse, _ = task_inverses(gram, hub + ridge)
-    pooled = information(gram, np.full(gram.shape[:2], ridge), inverse) * hub
+    pooled = information(gram, ridge, inverse) * hub
     spread = np.linalg.inv(0.5 * (pooled + pooled.T))
     reach = inverse * hub
     return inverse + reach @ spread @ reach.transpose(0, 2, 1), inverse, spread
