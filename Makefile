@@ -16,7 +16,7 @@ $(VENV)/.installed-%: pyproject.toml
 
 comma := ,
 
-demo: $(VENV)/.installed-fast-plot-report-cli-data
+demo: $(VENV)/.installed-fast-plot-report-cli
 	$(BIN)/ggmtl demo --output report.html
 
 # Two workers on one thread each: workers whose linear algebra takes all cores only wait for one another.

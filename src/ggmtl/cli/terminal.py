@@ -194,3 +194,15 @@ def show_comparison(comparison: Comparison) -> None:
         out.print(plain(note, _QUIET))
     if comparison.n_unscored:
         out.print(plain(f"Not scored: {count(comparison.n_unscored, 'row')} of tasks with a single fold.", _QUIET))
+
+
+def show_errors(rows: str, errors: dict[str, float]) -> None:
+    """Errors of several methods on rows set aside, the last of them this package's."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    *others, own = errors
+    for name in (*others, own):
+        table.add_row(OWN if name == own else plain(name), number(errors[name]), style="bold" if name == own else "")
+    out = console()
+    out.print()
+    out.print(plain(f"Error on {rows}:"))
+    out.print(table)

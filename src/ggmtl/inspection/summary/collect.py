@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl.fit.family import reported_graph
 from ggmtl.fit.held_out import FoldErrors
+from ggmtl.graph.candidates import Coordinates
 from ggmtl.graph.shapes import name_shape
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inference.uncertainty import noise_ratios
@@ -42,8 +43,8 @@ def summarize(model: Any) -> dict[str, Any]:
     -------
     dict
         ``verdict`` (text, kind, gain, low, high), ``tasks``, ``graph``, ``path``, ``sharing``, ``noise``, ``map``,
-        ``redundant`` and all ``features``, ``settings``, ``fingerprint``, ``versions`` and counts; ``json.dumps`` takes
-        it as it is.
+        ``places``, ``redundant`` and all ``features``, ``settings``, ``fingerprint``, ``versions`` and counts;
+        ``json.dumps`` takes it as it is.
     """
     levels, errors = _by_density(_levels(model), _fold_errors(model))
     graph = model.graph_
@@ -64,6 +65,7 @@ def summarize(model: Any) -> dict[str, Any]:
         "noise": _noise(model),
         "redundant": redundant_features(model),
         "map": task_map_of(model, [*map(str, model.feature_names_), "intercept"]),
+        "places": _places(model),
         "error": None if chosen is None else levels[chosen]["error"],
         "settings": {name: plain(value) for name, value in model.get_params(deep=False).items()},
         "outcome": {name: plain(getattr(model, f"{name}_", None)) for name in ("status", "n_iter", "converged")},
@@ -94,6 +96,16 @@ def _noise(model: Any) -> dict[str, Any] | None:
         "noisiest": labels[1],
         "weighed": state.level.precisions is not None,
     }
+
+
+def _places(model: Any) -> list[list[float]] | None:
+    """Where the tasks lie, as the rule for candidate edges knows it; None where it does not, or not for all."""
+    rule = getattr(model, "candidates", None)
+    xy = rule.xy if isinstance(rule, Coordinates) else None
+    if isinstance(xy, dict):
+        xy = [xy[task] for task in model.tasks_.tolist()] if set(model.tasks_.tolist()) <= set(xy) else None
+    places = None if xy is None else np.asarray(xy, dtype=np.float64)
+    return None if places is None or places.shape != (len(model.tasks_), 2) else places.tolist()
 
 
 # ---------------------------------------------------------------------- path and verdict
