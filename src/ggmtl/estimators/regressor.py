@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from ggmtl.data.task_data import TaskData
+from ggmtl.data.task_features import TaskFeatures
 from ggmtl.errors import GGMTLError, ModelFileError
 from ggmtl.estimators.base import LearnedModels
 from ggmtl.estimators.learning import learn_state
@@ -274,8 +275,10 @@ class GGMTLRegressor(StateRegressor):
             return 1.0 / folds
         return folds
 
-    def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
-        return models_of(learn_state(self, folds, statistics, self.scaling_, self._form))
+    def _learn(
+        self, folds: list[LeastSquares], statistics: TaskStatistics, task_features: TaskFeatures | None = None
+    ) -> LearnedModels:
+        return models_of(learn_state(self, folds, statistics, self.scaling_, self._form, task_features))
 
 
 def load_model(path: str | Path) -> GGMTLRegressor:

@@ -42,7 +42,7 @@ def noise_ratios(state: FittedState, folded: FoldedLoss | None = None) -> np.nda
     def compute() -> np.ndarray | None:
         if state.settings.noise == "common":
             return None
-        total = (folded or state.folded()).total.of_tasks(fitted)
+        total = among(fit, fitted).weighed((folded or state.folded()).total.of_tasks(fitted))
         found = noise_choice.noise_ratios(fit.hub, total, state.settings.sizes)
         if found is None:
             return None
