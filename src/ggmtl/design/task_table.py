@@ -178,8 +178,8 @@ class KnownTasks:
     terms: tuple[Term, ...]
 
     @classmethod
-    def of(cls, features: TaskFeatures, n_coefficients: int, where: tuple[str, str] | None = None) -> KnownTasks | None:
-        """Read off the columns which terms they give; None where no column varies.
+    def of(cls, features: TaskFeatures, n_coefficients: int, where: tuple[str, str] | None = None) -> KnownTasks:
+        """Read off the columns which terms they give.
 
         `where` names the columns of a place. By default those named as longitude and latitude are, if there are any.
         """
@@ -202,7 +202,9 @@ class KnownTasks:
         if where is not None and room > 0:
             terms.append(Surface.of(where, features.columns, min(_FUNCTIONS, room)))
         found = tuple(term for term in terms if term is not None)
-        return cls(features, found) if found else None
+        if not found:
+            raise InputError("Every column of task_features is the same for all tasks. Give columns that vary.")
+        return cls(features, found)
 
     @cached_property
     def values(self) -> np.ndarray:

@@ -87,7 +87,7 @@ def with_known_tasks(settings: Settings, features: TaskFeatures | None, task_nam
         raise ParameterError(f'task_features are used on the CPU only. Got device={model.device!r}; use device="cpu".')
     known = KnownTasks.of(features.of_tasks(task_names), len(settings.slopes), where)
     candidates = settings.candidates
-    if isinstance(candidates, Coordinates) and known is not None and where is not None:
+    if isinstance(candidates, Coordinates) and where is not None:
         candidates = candidates.at(known.places(where))
     return replace(settings, known=known, candidates=candidates)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -309,6 +310,7 @@ def load_model(path: str | Path) -> GGMTLRegressor:
         model = GGMTLRegressor(**parameters)
         check_parameters(model)
         width = fields["family"].best.coefficients.shape[1]
-        return model._show(FittedState(settings=settings_of(model, width), **fields))
+        settings = replace(settings_of(model, width), known=fields.pop("known"))
+        return model._show(FittedState(settings=settings, **fields))
     except (KeyError, TypeError, ValueError, IndexError, GGMTLError) as error:
         raise ModelFileError(f"{path} is damaged: its parts do not fit together ({error}).") from error

@@ -10,7 +10,7 @@ import numpy as np
 
 from ggmtl.bilevel.algorithm import learn_by_validation
 from ggmtl.bilevel.level import NEGLIGIBLE_RIDGE, GraphFit, Settings, TaskMeans, refit
-from ggmtl.errors import ParameterError
+from ggmtl.design.task_table import KnownTasks
 from ggmtl.evidence.hub import hub_evidence, learn_hub_by_feature
 from ggmtl.evidence.search import learn_by_evidence
 from ggmtl.evidence.search_l1 import learn_by_coordinates
@@ -49,21 +49,24 @@ def learn_levels(
         simple = simple | {"hub": weighed} if settings.hub else simple
         if precisions is not None:
             folded, total = folded.weighted(precisions), total.weighted(precisions)
-    shared, means = simple.get("hub"), None
-    if settings.known is not None and shared is not None:
-        described = journal.once("described", lambda: described_level(total, settings, shared))
-        simple, means = simple | {"described": replace(described, precisions=precisions)}, described.means
+    known, means = settings.known, None
+    if known is not None:
+        described = journal.once("described", lambda: described_level(total, settings, known, simple["hub"].hub))
+        simple = simple | {"described": replace(described, precisions=precisions)}
+        means = described.means
+    if means is not None:
         # From here on, models are deviations from what descriptors tell of them.
-        folded, total, shared = folded.shifted(means.models), total.shifted(means.models), described.centred
+        folded, total = folded.shifted(means.models), total.shifted(means.models)
     if criterion == "evidence":
         first = None if start is None else start[last_graph(start)].centred
+        shared = simple["hub" if means is None else "described"].centred
         graphs = _by_evidence(total, settings, task_names, shared, journal, first)
     else:
         graphs = learn_by_validation(
             folded,
             settings,
             task_names,
-            shared.hub if shared is not None else np.zeros(total.n_features),
+            simple["hub" if means is None else "described"].hub if settings.hub else np.zeros(total.n_features),
             partial(candidate_models, settings=settings),
             ENTROPY_LEVELS if choose_entropy else (),
             journal,
@@ -149,15 +152,12 @@ def hub_level(
     return _ridged(replace(fit, iterations=learned.iterations, status=status, history=(found.value,)), loss, settings)
 
 
-def described_level(loss: LeastSquares, settings: Settings, hub: GraphFit) -> GraphFit:
+def described_level(loss: LeastSquares, settings: Settings, known: KnownTasks, hub: np.ndarray) -> GraphFit:
     """The common model w_0 + B z_i of what is known about the tasks, and deviations from it.
 
-    The strengths of `hub`, which knows nothing, are where the search begins.
+    The strengths `hub` of a common model that knows nothing are where the search begins.
     """
-    known = settings.known
-    if known is None:
-        raise ParameterError("There are no task_features to describe the tasks by.")
-    learned = learn_means(loss, known.values, known.groups, hub.hub, most=settings.sizes.hub_sample)
+    learned = learn_means(loss, known.values, known.groups, hub, most=settings.sizes.hub_sample)
     found = learned.evidence
     fit = _without_edges("described", loss, settings, learned.hub, found.coefficients, found.value)
     fit = replace(fit, means=TaskMeans(found.effects, learned.strength, known.values))

@@ -14,11 +14,10 @@ import numpy as np
 from ggmtl.data.task_features import TaskFeatures
 from ggmtl.design.task_table import KnownTasks
 from ggmtl.errors import InputError
-from ggmtl.evidence.task_means import effect_covariance
 from ggmtl.fit.state import FittedState
 from ggmtl.inference.attachment import among
+from ggmtl.inference.mean_doubt import mean_doubt
 from ggmtl.inference.posterior import Posterior, pull_of
-from ggmtl.inference.uncertainty import noise_variance
 
 
 def known_of(state: FittedState, purpose: str) -> KnownTasks:
@@ -40,37 +39,23 @@ def encode_row(state: FittedState, row: TaskFeatures | None) -> np.ndarray | Non
 
 def unseen_models(state: FittedState, z: np.ndarray) -> np.ndarray:
     """Models of tasks without rows, shape (m, p), in scaled units; z has shape (m, q)."""
-    total, fitted = 0.0, state.fitted_tasks
+    total, fitted = np.zeros((len(z), state.coefficients.shape[1])), state.fitted_tasks
     for name, weight in state.family.weights.items():
-        fit = state.family.levels[name]
+        fit = among(state.family.levels[name], fitted)
         told = 0.0 if fit.means is None else z @ fit.means.effects
-        total = total + weight * (among(fit, fitted).common_model() + told)
-    return np.broadcast_to(total, (len(z), state.coefficients.shape[1]))
-
-
-def unseen_covariances(state: FittedState, z: np.ndarray) -> np.ndarray | None:
-    """Covariances of these models over σ², shape (m, p, p); None where the level in use has no descriptors."""
-    fitted = state.fitted_tasks
-    fit = among(state.level, fitted)
-    if fit.means is None:
-        return None
-    loss = state.folded().total.of_tasks(fitted)
-    noise = noise_variance(state)
-    pull = pull_of(fit, noise)
-    rows = replace(fit, means=None).weighed(loss)
-    covariance = effect_covariance(rows, fit.means.known, pull, fit.means.strength)
-    constant = np.column_stack([np.ones(len(z)), z])
-    blocks = covariance.reshape(constant.shape[1], len(pull), constant.shape[1], len(pull))
-    doubt = np.einsum("ma,akbl,mb->mkl", constant, blocks, constant, optimize=True)
-    return np.diag(1.0 / pull) + doubt
+        total += weight * (fit.common_model() + told)
+    return total
 
 
 def with_unseen(
     state: FittedState, joint: Posterior, ratios: np.ndarray | None, z: np.ndarray
 ) -> tuple[Posterior, np.ndarray | None]:
-    """The posterior and the ratios of noise with unseen tasks after those of the model."""
-    blocks = unseen_covariances(state, z)
-    if blocks is None:
+    """The posterior and the ratios of noise, with unseen tasks after those of the model."""
+    fit = among(state.level, state.fitted_tasks)
+    if fit.means is None:
         blocks = np.broadcast_to(joint.new_task, (len(z), *joint.new_task.shape))
+    else:
+        loss = state.folded().total.of_tasks(state.fitted_tasks)
+        blocks = np.diag(1.0 / pull_of(fit, joint.noise)) + mean_doubt(fit, loss, joint.noise, z)
     more = replace(joint, covariance=np.concatenate([joint.covariance, blocks]))
     return more, None if ratios is None else np.append(ratios, np.ones(len(z)))

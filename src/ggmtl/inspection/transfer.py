@@ -36,6 +36,7 @@ _CLEAR, _OUTLYING = 2.0, 3.5
 _WORDS = {
     "pooled": "one model for all tasks",
     "hub": "the common model with deviations",
+    "described": "the common model by what is known of the tasks, with deviations",
     "intercepts": "common slopes with an intercept for every task",
     "independent": "every task by itself",
 }
