@@ -54,7 +54,7 @@ def test_a_surface_carries_the_covariance_of_its_kernel():
     random = np.random.default_rng(1)
     columns = {"x": random.normal(size=30), "y": random.normal(size=30)}
     surface = Surface.of(("x", "y"), columns, most=100)
-    assert surface is not None and not surface.sphere
+    assert not surface.sphere
     points = (np.column_stack(list(columns.values())) - surface.origin) / surface.unit
     distance = np.linalg.norm(points[:, None] - points, axis=2)
     kernel = np.exp(-distance / task_table._LENGTH)
@@ -80,7 +80,7 @@ def test_a_category_never_seen_counts_as_an_average_one():
 def test_missing_values_doubled_tasks_and_arrays_are_refused():
     frame = table()
     frame.iloc[3, 1] = np.nan
-    with pytest.raises(InputError, match="'lat' of task_features has 1 missing.*'s03'"):
+    with pytest.raises(InputError, match=r"'lat' of task_features has 1 missing.*'s03'"):
         read_task_features(frame)
     with pytest.raises(InputError, match="2 rows for task 's00'"):
         read_task_features(pd.concat([table(), table().iloc[:1]]))

@@ -52,7 +52,7 @@ def test_descriptors_bring_models_closer_to_the_truth(fitted):
 
 
 def test_statistics_and_rows_give_the_same_models(fitted):
-    model, X, y, table, *_ = fitted
+    model, _, _, table, *_ = fitted
     streamed = GGMTLRegressor(task="task").fit_statistics(model.state_.statistics, task_features=table)
     np.testing.assert_allclose(streamed.coef_, model.coef_, atol=1e-8)
 
@@ -65,7 +65,7 @@ def test_order_of_the_table_and_more_tasks_in_it_change_nothing(fitted):
 
 
 def test_tasks_never_seen_get_the_model_that_is_known_of_them(fitted):
-    model, _, _, table, new, target, models = fitted
+    model, _, _, table, new, target, _ = fitted
     told, spread = model.predict(new, task_features=table, return_std=True)
     with pytest.warns(UserWarning, match="common model"):
         common = model.predict(new, unseen="hub")
@@ -78,7 +78,7 @@ def test_tasks_never_seen_get_the_model_that_is_known_of_them(fitted):
 
 
 def test_intervals_of_seen_tasks_hold_what_they_promise(fitted):
-    model, X, _, _, _, _, models = fitted
+    model, *_, models = fitted
     random = np.random.default_rng(9)
     rows = pd.DataFrame(random.standard_normal((60 * 40, 2)), columns=["u", "v"]).assign(task=model.tasks_.repeat(40))
     truth = np.einsum("rp,rp->r", rows[["u", "v"]], models[:60, :2].repeat(40, axis=0)) + models[:60, 2].repeat(40)
@@ -114,7 +114,7 @@ def test_more_rows_keep_what_is_known_and_new_tasks_need_a_row(fitted):
         more.partial_fit(new, target)
     more.partial_fit(new, target, task_features=table)
     assert len(more.tasks_) == 70
-    assert more.state_.settings.known is not None and len(more.state_.settings.known.features.task_names) == 70
+    assert len(more.state_.settings.known.features.task_names) == 70
     followed = clone(model).fit(X, y, task_features=table)
     followed.partial_fit(new, target, relearn=False, task_features=table)
     assert len(followed.tasks_) == 70
@@ -122,7 +122,7 @@ def test_more_rows_keep_what_is_known_and_new_tasks_need_a_row(fitted):
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_file_keeps_what_is_known(fitted, tmp_path, keep):
-    model, X, _, table, new, _, _ = fitted
+    model, _, _, table, new, _, _ = fitted
     model.save(tmp_path / "m.ggmtl", keep_statistics=keep)
     copy = load_model(tmp_path / "m.ggmtl")
     np.testing.assert_array_equal(copy.coef_, model.coef_)

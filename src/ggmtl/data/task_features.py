@@ -88,6 +88,8 @@ def read_task_features(table: Any, task: str | int | None = None) -> TaskFeature
     The task is in the column named `task` (or ``"task"``), else in the index of a pandas frame. Numbers and truth
     values are numbers, dates are days, text and categories are categories.
     """
+    if isinstance(table, TaskFeatures):
+        return table
     frame = as_frame(table, "task_features")
     if not isinstance(frame, nw.DataFrame):
         raise InputTypeError(

@@ -140,6 +140,7 @@ class EdgeRemovals:
 
     @one_blas_thread()
     def __init__(self, fit: GraphFit, folded: FoldedLoss, settings: Settings, ratios: np.ndarray | None = None):
+        # Descriptors stay as they are: the edge ties deviations from what they tell.
         self._means = np.zeros((1, 1)) if fit.means is None else fit.means.models
         if fit.means is not None:
             folded, fit = folded.shifted(self._means), fit.centred
@@ -166,7 +167,8 @@ class EdgeRemovals:
         if self._ratios is not None:
             covariance = covariance + self._total.own_noise(i, j, self._ratios)
         pair, everyone = squares / np.where(rows > 0, rows, 1.0)[:, None]
-        return EdgeEffect(self._total.models[[i, j]], after[[i, j]], covariance, pair, everyone)
+        told = np.broadcast_to(self._means, after.shape)[[i, j]]
+        return EdgeEffect(self._total.models[[i, j]] + told, after[[i, j]] + told, covariance, pair, everyone)
 
 
 def difference_covariance(system: TaskSystem, i: int, j: int) -> np.ndarray:

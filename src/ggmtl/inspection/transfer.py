@@ -36,7 +36,7 @@ _CLEAR, _OUTLYING = 2.0, 3.5
 _WORDS = {
     "pooled": "one model for all tasks",
     "hub": "the common model with deviations",
-    "described": "the common model by what is known of the tasks, with deviations",
+    "described": "the common model by task features, with deviations",
     "intercepts": "common slopes with an intercept for every task",
     "independent": "every task by itself",
 }
@@ -162,6 +162,8 @@ def transfer_report(
     (True, True)
     """
     rows = {"tasks": tasks, "sample_weight": sample_weight, "groups": groups}
+    if X is not None and (known := state_of(model, "transfer_report").settings.known) is not None:
+        rows["task_features"] = known.features
     if X is not None:
         model = clone(model).fit(X, y, **rows)
     result = state_of(model, "transfer_report").family

@@ -22,7 +22,7 @@ SIMPLE_LEVELS = tuple(LEVEL_PLACES)
 LEVEL_NAMES = {
     "pooled": "one model for all",
     "hub": "the common model",
-    "described": "the common model by what is known of the tasks",
+    "described": "the common model by task features",
     "intercepts": "common slopes",
     "independent": "separate models",
 }
