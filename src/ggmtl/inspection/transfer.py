@@ -162,8 +162,9 @@ def transfer_report(
     (True, True)
     """
     rows = {"tasks": tasks, "sample_weight": sample_weight, "groups": groups}
-    if X is not None and (known := state_of(model, "transfer_report").settings.known) is not None:
-        rows["task_features"] = known.features
+    state = getattr(model, "state_", None)
+    if state is not None and state.settings.known is not None:
+        rows["task_features"] = state.settings.known.features
     if X is not None:
         model = clone(model).fit(X, y, **rows)
     result = state_of(model, "transfer_report").family
