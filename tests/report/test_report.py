@@ -151,6 +151,16 @@ def test_tasks_whose_places_are_known_are_drawn_there():
         assert abs(across[1]) + abs(up[0]) < 1e-9
 
 
+def test_places_among_what_is_known_about_the_tasks_are_drawn_too():
+    pandas = pytest.importorskip("pandas")
+    X, y, task = _rows(6, 1, 60)
+    known = pandas.DataFrame({"task": range(6), "lon": [0.0, 1.0, 2.0, 0.0, 1.0, 2.0], "lat": [50.0] * 3 + [51.0] * 3})
+    model = GGMTLRegressor().fit(X, y, tasks=task, task_features=known)
+    summary = summarize(model)
+    assert summary["places"] == known[["lon", "lat"]].to_numpy().tolist()
+    assert place_tasks(summary).by == "places"
+
+
 def test_a_map_across_the_date_line_is_in_one_piece_and_far_places_are_outside_the_first_view():
     near = np.random.default_rng(0).uniform([-120.0, 30.0], [-80.0, 48.0], (60, 2))
     places = np.concatenate([near, [[-176.0, 52.0], [145.0, 13.0]]])

@@ -24,8 +24,8 @@ from ggmtl.cli.terminal import (
     complain,
     describe_standing,
     say,
+    show_check,
     show_comparison,
-    show_errors,
     show_summary,
     use_ascii_where_needed,
     working,
@@ -146,10 +146,10 @@ def demo(
     say(shown.question)
     model = _fit(shown.frame, shown.data.y, shown.task, candidates=shown.candidates)
     show_summary(summarize(model))
-    if shown.aside is not None:
-        with working("Comparing"):
-            errors = shown.errors(model)
-        show_errors(shown.aside, errors)
+    with working("Comparing"):
+        checks = shown.checks(model)
+    for check in checks:
+        show_check(check)
     _write_report(model, output, shown.title)
 
 

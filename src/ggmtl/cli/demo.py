@@ -17,6 +17,7 @@ from ggmtl.datasets.schools import load_exam
 from ggmtl.datasets.splits import split_rows
 from ggmtl.datasets.stations import load_stations
 from ggmtl.errors import require
+from ggmtl.estimators.regressor import GGMTLRegressor
 from ggmtl.graph.candidates import KNN, Candidates, Coordinates
 from ggmtl.inspection.metrics import task_rmse
 
@@ -26,6 +27,17 @@ RIVALS: dict[str, Callable[[], Any]] = {
     "separate models": baselines.IndependentRegressor,
     "shared model + own deviations, as mixed models have": baselines.HubRegressor,
 }
+OWN, TOLD = "GGMTL", "GGMTL, told longitude, latitude and elevation"
+_KNOWN = ("task", "longitude", "latitude", "elevation")
+_UNMEASURED = 20
+
+
+@dataclass(frozen=True)
+class Check:
+    """Errors of several methods on the same rows: the mean over tasks of the root mean square error."""
+
+    rows: str
+    errors: dict[str, float]
 
 
 class Which(StrEnum):
@@ -54,6 +66,8 @@ class Demo:
         Which tasks may be linked.
     aside : str, optional
         What the rows set aside are.
+    new : TaskData, optional
+        Rows of tasks that are not among the training rows, for which ``data.task_features`` has what is known.
     """
 
     title: str
@@ -62,27 +76,42 @@ class Demo:
     data: TaskData
     candidates: Candidates
     aside: str | None = None
+    new: TaskData | None = None
 
     @property
     def frame(self) -> pa.Table:
         """Task column and features of the training rows."""
         return self._table(self.data)
 
-    def errors(self, model: Any) -> dict[str, float]:
-        """Mean over tasks of the root mean square error on the rows set aside, of the rivals and of the model."""
-        test = self.data.test
-        if test is None:
-            return {}
-        found = {}
+    def checks(self, model: Any) -> list[Check]:
+        """Errors of the model, and of others fitted to the same rows, on the rows set aside."""
+        test, data = self.data.test, self.data
+        if self.aside is None or test is None:
+            return []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for name, rival in RIVALS.items():
-                fitted = rival().fit(self.data.X, self.data.y, tasks=self.data.tasks)
-                found[name] = task_rmse(test.y, fitted.predict(test.X, tasks=test.tasks), test.tasks)
-        return found | {"ggmtl": task_rmse(test.y, model.predict(self._table(test)), test.tasks)}
+            fitted = {name: rival().fit(data.X, data.y, tasks=data.tasks) for name, rival in RIVALS.items()}
+            errors = {name: _error(rival.predict(test.X, tasks=test.tasks), test) for name, rival in fitted.items()}
+            errors[OWN] = _error(model.predict(self._table(test)), test)
+            if self.new is None:
+                return [Check(self.aside, errors)]
+            told = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks, task_features=data.task_features)
+            errors[TOLD] = _error(told.predict(test.X, tasks=test.tasks), test)
+            new = self.new
+            common = fitted["one model for all"].predict(new.X, tasks=new.tasks, unseen="hub")
+            from_places = told.predict(new.X, tasks=new.tasks, task_features=data.task_features)
+        never = {"one model for all": _error(common, new), TOLD: _error(from_places, new)}
+        return [
+            Check(self.aside, errors),
+            Check(f"all days of {len(new.task_names)} more stations, of which no day was used (°C)", never),
+        ]
 
     def _table(self, data: TaskData) -> pa.Table:
         return pa.table({self.task: data.tasks} | {name: data.X[:, k] for k, name in enumerate(data.columns)})
+
+
+def _error(prediction: np.ndarray, rows: TaskData) -> float:
+    return task_rmse(rows.y, prediction, rows.tasks)
 
 
 def load_demo(which: Which) -> Demo:
@@ -91,14 +120,23 @@ def load_demo(which: Which) -> Demo:
 
 
 def _stations() -> Demo:
-    data = load_stations(days=8)
+    every = load_stations(days=8)
+    assert every.test is not None
+    assert every.coordinates is not None
+    names = every.task_names
+    left_out = np.random.default_rng(0).permutation(names)[:_UNMEASURED]
+    kept = ~np.isin(names, left_out)
+    train, test = (part.take(~np.isin(part.tasks, left_out)) for part in (every, every.test))
+    known = pa.table({name: np.asarray(every.task_features[name]) for name in _KNOWN})
+    data = replace(train, test=test, coordinates=every.coordinates[kept], task_features=known)
     return Demo(
-        title="A year of temperatures at 1,020 weather stations, from eight days of each",
+        title=f"A year of temperatures at {kept.sum():,} weather stations, from eight days of each",
         question="From eight days of each station: which stations have similar years, and how warm is every other day?",
         task="station",
         data=data,
         candidates=Coordinates(data.coordinates, k=6),
         aside="the 357 days of each station that were not used (°C)",
+        new=every.test.take(np.isin(every.test.tasks, left_out)),
     )
 
 

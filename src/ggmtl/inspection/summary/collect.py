@@ -99,13 +99,17 @@ def _noise(model: Any) -> dict[str, Any] | None:
 
 
 def _places(model: Any) -> list[list[float]] | None:
-    """Where the tasks lie, as the rule for candidate edges knows it; None where it does not, or not for all."""
-    rule = getattr(model, "candidates", None)
+    """Where the tasks lie, by the rule for candidate edges or by what is known about them; None where not of all."""
+    state, rule = getattr(model, "state_", None), getattr(model, "candidates", None)
     xy = rule.xy if isinstance(rule, Coordinates) else None
+    known = None if state is None else state.settings.known
+    if xy is None and known is not None and known.surface is not None:
+        xy = np.column_stack([known.features.columns[name] for name in known.surface.columns])
     if isinstance(xy, dict):
         xy = [xy[task] for task in model.tasks_.tolist()] if set(model.tasks_.tolist()) <= set(xy) else None
     places = None if xy is None else np.asarray(xy, dtype=np.float64)
-    return None if places is None or places.shape != (len(model.tasks_), 2) else places.tolist()
+    is_whole = places is not None and places.shape == (len(model.tasks_), 2) and bool(np.isfinite(places).all())
+    return places.tolist() if places is not None and is_whole else None
 
 
 # ---------------------------------------------------------------------- path and verdict
