@@ -1,8 +1,10 @@
 """Every public name has an example that runs; so do the pages of the documentation."""
 
+import ast
 import doctest
 import importlib
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -81,3 +83,30 @@ def test_reference_names_every_public_name():
     text = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "api").glob("*.rst"))
     missing = [f"{package}.{name}" for package, name in public_names() if f":: {name}\n" not in text]
     assert not missing
+
+
+def defined_in(path):
+    """Functions, classes, and methods as ``Class.method``, of a module."""
+    names = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names.update(f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef))
+    return names
+
+
+def test_every_step_of_the_walks_in_contributing_exists():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    steps = re.findall(r"^\d+\. `([\w/]+\.py)` `([\w.]+)`", text, re.MULTILINE)
+    assert len(steps) > 40
+    missing = [step for step in steps if step[1] not in defined_in(ROOT / "src/ggmtl" / step[0])]
+    assert not missing, f"CONTRIBUTING.md names what has moved: {missing}"
+
+
+def test_contributing_lists_every_room():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `([\w.]+)` \|", text, re.MULTILINE)
+    there = [path.name for path in (ROOT / "src/ggmtl").iterdir() if (path / "__init__.py").exists()]
+    there += [path.name for path in (ROOT / "src/ggmtl").glob("*.py") if path.name != "__init__.py"]
+    assert sorted(listed) == sorted(there)

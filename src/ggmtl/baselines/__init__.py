@@ -1,4 +1,10 @@
-"""The methods that graph-guided learning is compared with; all have the same ``fit`` and ``predict``."""
+"""The methods that graph-guided learning is compared with; all have the same ``fit`` and ``predict``.
+
+In: rows, as in ``GGMTLRegressor``. Out: ``coef_``, ``intercept_`` and ``graph_`` (empty where a method has none).
+
+``ridge`` (independent and pooled), ``hub`` (common model and deviations), ``ccmtl``, ``mtrl``, ``mssl``, ``bmsl``: each
+module states its objective. ``_selection`` chooses strengths by cross-validation; ``_centred`` eliminates intercepts.
+"""
 
 from ggmtl.baselines.bmsl import BMSLRegressor
 from ggmtl.baselines.ccmtl import CCMTLRegressor

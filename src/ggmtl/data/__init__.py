@@ -1,7 +1,19 @@
 """Any input → rows of tasks.
 
-In: data frames, arrays, lists of pairs, task columns, weights, groups. Out: :class:`TaskData` (long form), task labels
-and the fold of every row. The only judge of what users pass in.
+In: data frames, arrays, lists of pairs, task columns, weights, groups. Out: :class:`TaskData` (rows in long form), task
+labels and the fold of every row. No other room judges what users pass in.
+
+===================  =======================================================================
+``reading``          what ``fit`` and ``predict`` are given → rows; the target, weights and groups
+``columns``          columns of a frame or array → numbers, in the order of the fit
+``frames``           tables of any data-frame library, and tables in the user's own kind
+``labels``           task labels: compared exactly, sorted, found again
+``folds``            the fold of every row, the same whatever the order of rows or the names of tasks
+``validation``       ``validation=`` (a number, a share, a splitter) → folds
+``task_features``    what is known about the tasks: one row per task
+``form``             how rows were given, kept with a fit
+``task_data``        the record
+===================  =======================================================================
 """
 
 from ggmtl.data.task_data import TaskData

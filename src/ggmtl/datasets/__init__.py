@@ -1,4 +1,7 @@
-"""Data sets: generators with known relations, loaders of real files, and the paper's split of rows."""
+"""Data sets: generators with known relations, loaders of real files, and the paper's split of rows.
+
+In: sizes and a seed, or files (downloaded once and checked by their hash). Out: :class:`~ggmtl.data.TaskData`.
+"""
 
 from ggmtl.datasets.generators import make_clusters, make_line, make_star, make_tree
 from ggmtl.datasets.parkinson import load_parkinson

@@ -1,6 +1,17 @@
 """The scikit-learn estimators: parameters, fitted attributes, the model file.
 
 In: what users pass to ``fit`` and ``predict``. Out: fitted attributes in the user's units. No algebra.
+
+====================  ===================================================================
+``regressor``         ``GGMTLRegressor``, ``GGMTLRegressor.paper`` and ``load_model``
+``state_estimator``   ``predict``, ``summary``, ``save``, ``add_task``, ``partial_fit``: all that asks the fitted state
+``base``              the shell that baselines share: reading, scaling, attributes
+``parameters``        which values and combinations are allowed; parameters → ``Settings``
+``learning``          one fit: memory, device, checkpoint, search, warnings
+``growing``           more rows, more tasks
+``model_file``        the model file: what is in it (``known_file``: tables of tasks)
+``file_format``       how a model file is written: JSON and arrays, no pickle
+====================  ===================================================================
 """
 
 from ggmtl.estimators.regressor import GGMTLRegressor, load_model

@@ -1,4 +1,15 @@
-"""Uncertainty of a fitted level: standard errors, noise, removing an edge, adding a task.
+"""What a fitted level is uncertain about, and how it changes without refitting all of it.
 
-In: a fitted level and its losses. Out: covariances, standard deviations, changed models.
+In: a fitted level and the losses of its rows. Out: covariances, standard deviations, changed models.
+
+====================  ==================================================================
+``posterior``         covariance σ²(A⁻¹)_ii of every model
+``uncertainty``       noise, standard errors and intervals of a fitted state, computed once
+``noise_variance``    σ² = Q/(N − tr(A⁻¹G))
+``removal``           models, errors and covariance without one edge: A' = A − w·bbᵀ
+``attachment``        a new task: its neighbours and model by the evidence of its own rows
+``growth``            a state with one more task, or with more rows
+``unseen``            models of tasks that only a table describes; ``mean_doubt``: how certain these are
+``model_evidence``    log evidence of a fitted state
+====================  ==================================================================
 """

@@ -1,4 +1,15 @@
-"""Judge a fit: scores of graphs, errors of predictions, why an edge is there, how stable it is, whom sharing helps."""
+"""Questions after a fit: why an edge is there, how stable it is, whom sharing helps, how good a graph is.
+
+In: a fitted model or its state. Out: frozen records with ``describe()`` and tables. The model is not changed.
+
+===============  =====================================================================
+``explain``      ``explain_edge``: what an edge does; ``shared_features``: which coefficients two tasks share
+``stability``    ``edge_stability``: how often edges are found again in resampled rows (``resampling``)
+``transfer``     ``transfer_report``: which tasks gain or lose by sharing (``outliers``: tasks unlike all others)
+``metrics``      scores of a graph against a true one, errors by task
+``summary``      the model as plain data, and the words of the verdict
+===============  =====================================================================
+"""
 
 from ggmtl.graph.markov import markov_clusters
 from ggmtl.inspection.explain import EdgeExplanation, explain_edge, shared_features

@@ -1,7 +1,8 @@
-"""The few hot loops, each in an obvious NumPy form and, where numba is installed, a compiled one.
+"""The few hot loops, each in an obvious NumPy form (``reference``) and, with numba, a compiled one (``compiled``).
 
-The form is chosen at the first use: compiled where numba can be imported, else NumPy; the environment variable
-``GGMTL_KERNELS`` (``numpy`` or ``numba``) decides otherwise. Importing this package imports neither.
+In and out: plain arrays. Tests hold both forms equal. The form is chosen at the first use: compiled where numba can be
+imported, else NumPy; the environment variable ``GGMTL_KERNELS`` (``numpy`` or ``numba``) decides otherwise. Importing
+this package imports neither.
 """
 
 from __future__ import annotations

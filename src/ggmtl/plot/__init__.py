@@ -1,7 +1,10 @@
 """Pictures of a fitted model: its graph, its coefficients, the sparsity path, the gain of every task.
 
-Every function draws on the Axes given, or on a new figure, and returns the Axes. matplotlib and networkx are
-loaded on the first call.
+In: a fitted model. Out: matplotlib Axes: those given, or of a new figure. matplotlib and networkx are loaded at the
+first call.
+
+- ``network``: the graph (``layout``: where its tasks lie) and its adjacency matrix; ``geography``: tasks on a map.
+- ``charts``: coefficients, the path of levels, gains; ``style``: colours, markers and labels.
 """
 
 from ggmtl.plot.charts import coefficients, gain, path

@@ -1,8 +1,18 @@
 """Rows → per-task sums.
 
-In: rows in memory (:class:`TaskData`) or anywhere else (``streaming``). Out: :class:`TaskStatistics` (XᵀX, Xᵀy, yᵀy,
-sums and counts per task and fold, which add and subtract) and the losses ½‖X_i w − y_i‖² that they define
-(``least_squares``).
+In: rows in memory (:class:`~ggmtl.data.TaskData`), or files, streams, Dask and Spark frames (``streaming``). Out:
+:class:`TaskStatistics`, and the losses that they define:
+
+    ½‖X_i w − y_i‖² = ½(wᵀG_i w − 2m_iᵀw + t_i) ,    G = XᵀX,  m = Xᵀy,  t = yᵀy
+
+Sums add and subtract: a training part is the total minus a fold, and a second file is one addition.
+
+===================  =====================================================================
+``task_statistics``  the sums per task and fold
+``least_squares``    the loss above and its gradient; ``FoldedLoss``: one per fold
+``accumulator``      sums of batches of rows that are not held
+``streaming``        reading Parquet and CSV files, Arrow streams, Dask and Spark frames
+===================  =====================================================================
 """
 
 from ggmtl.statistics.task_statistics import TaskStatistics
