@@ -1,6 +1,7 @@
 """Interpretable multi-task regression: every task's model, and a sparse graph of which tasks are alike."""
 
 from ggmtl.bilevel.problem import BilevelProblem
+from ggmtl.estimators.classifier import GGMTLClassifier
 from ggmtl.estimators.regressor import GGMTLRegressor, load_model
 from ggmtl.graph.candidates import KNN, Complete, Coordinates
 from ggmtl.graph.task_graph import TaskGraph
@@ -13,6 +14,7 @@ __all__ = [
     "BilevelProblem",
     "Complete",
     "Coordinates",
+    "GGMTLClassifier",
     "GGMTLRegressor",
     "TaskGraph",
     "TaskStatistics",

@@ -31,6 +31,10 @@ class ParameterError(GGMTLError, ValueError):
     """A parameter has a value, or a combination of values, that is refused."""
 
 
+class UnavailableError(InputError, AttributeError):
+    """A method that this estimator has not; the message says why, and what to do instead."""
+
+
 class SingularSystemError(GGMTLError, ValueError):
     """The models are not determined by the data, the graph and the ridge."""
 

@@ -9,8 +9,10 @@ from ggmtl.evidence.laplace import LaplaceLoss, hub_covariance, hub_mode
 from ggmtl.losses.rowwise import LOSSES
 from ggmtl.losses.task_rows import sorted_rows
 
+RIDGES = [None, np.array([0.5, 3.0, 0.0])]
 
-def make_loss(name, noise=1.0, n_tasks=6, n_rows=90, p=3, seed=0):
+
+def make_loss(name, noise=1.0, n_tasks=6, n_rows=90, p=3, seed=0, ridge=None):
     """The first task has one class only, the last no rows."""
     rng = np.random.default_rng(seed)
     task = rng.integers(0, n_tasks - 1, n_rows)
@@ -21,13 +23,16 @@ def make_loss(name, noise=1.0, n_tasks=6, n_rows=90, p=3, seed=0):
     target = draw(loss.mean(eta)).astype(float)
     if name == "logistic":
         target[task == 0] = 1.0
-    return LaplaceLoss(sorted_rows(design, target, task, n_tasks)[0], loss, np.zeros((n_tasks, p)), noise)
+    return LaplaceLoss(sorted_rows(design, target, task, n_tasks)[0], loss, np.zeros((n_tasks, p)), noise, ridge)
 
 
 def dense(loss, hub, ridge):
     """f by a general optimiser and a dense determinant."""
     n, p = loss.start.shape
-    prior = np.kron(np.eye(n) - 1.0 / n, np.diag(hub)) + ridge * np.eye(n * p)
+    drawn = loss.drawn()
+    # The common model, with its own prior, at its minimum.
+    prior = np.kron(np.eye(n), np.diag(hub)) - np.kron(np.ones((n, n)), np.diag(hub**2 / (n * hub + drawn)))
+    prior += ridge * np.eye(n * p)
 
     def objective(flat):
         models = flat.reshape(n, p)
@@ -39,13 +44,15 @@ def dense(loss, hub, ridge):
     gram = loss.rows.working_sums(loss.loss, found.x.reshape(n, p)).gram
     system[np.arange(n), :, np.arange(n), :] += gram
     system = system.reshape(n * p, n * p)
-    return found.fun / loss.noise + 0.5 * (np.linalg.slogdet(system)[1] - (n - 1) * np.log(hub).sum()), system
+    log_prior = (n * np.log(hub) - np.log(n * hub + drawn)).sum()
+    return found.fun / loss.noise + 0.5 * (np.linalg.slogdet(system)[1] - log_prior), system
 
 
 @pytest.mark.parametrize("name", ["logistic", "poisson"])
 @pytest.mark.parametrize("noise", [1.0, 2.0])
-def test_the_value_is_that_of_the_dense_formula(name, noise):
-    loss, weak, strong = make_loss(name, noise), np.array([0.5, 1.0, 2.0]), np.array([4.0, 2.0, 8.0])
+@pytest.mark.parametrize("ridge", RIDGES)
+def test_the_value_is_that_of_the_dense_formula(name, noise, ridge):
+    loss, weak, strong = make_loss(name, noise, ridge=ridge), np.array([0.5, 1.0, 2.0]), np.array([4.0, 2.0, 8.0])
     expected = dense(loss, strong, 1e-6)[0] - dense(loss, weak, 1e-6)[0]
     found = hub_evidence(loss, strong, 1e-6).value - hub_evidence(loss, weak, 1e-6).value
     np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -54,8 +61,9 @@ def test_the_value_is_that_of_the_dense_formula(name, noise):
 @pytest.mark.parametrize("name", ["logistic", "poisson"])
 @pytest.mark.parametrize("noise", [1.0, 2.0])
 @pytest.mark.parametrize("n_rows", [12, 90])
-def test_the_gradient_matches_central_differences(name, noise, n_rows):
-    loss, hub, step = make_loss(name, noise, n_rows=n_rows), np.array([0.7, 1.5, 3.0]), 1e-4
+@pytest.mark.parametrize("ridge", RIDGES)
+def test_the_gradient_matches_central_differences(name, noise, n_rows, ridge):
+    loss, hub, step = make_loss(name, noise, n_rows=n_rows, ridge=ridge), np.array([0.7, 1.5, 3.0]), 1e-4
     expected = [
         (hub_evidence(loss, hub + step * unit, 1e-6).value - hub_evidence(loss, hub - step * unit, 1e-6).value)
         / (2 * step)

@@ -31,6 +31,8 @@ class InputForm:
         First fold that is held out; 1 where fold 0 has the rows that never are.
     group_folds : dict, optional
         Fold of every group of rows.
+    classes : tuple, optional
+        Labels of the target, sorted, where it holds classes.
     """
 
     reads_tasks: bool = True
@@ -40,6 +42,7 @@ class InputForm:
     table_kind: str | None = None
     scored_from: int = 0
     group_folds: dict[Any, int] | None = None
+    classes: tuple[Any, ...] | None = None
 
     @classmethod
     def of_rows(cls, X: Any, y: Any, tasks: Any, task: str | int | None, data: TaskData) -> InputForm:

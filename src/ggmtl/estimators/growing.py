@@ -14,12 +14,10 @@ from ggmtl.data.frames import as_frame
 from ggmtl.data.labels import locate_tasks, read_labels
 from ggmtl.data.reading import read_training
 from ggmtl.data.task_data import TaskData
-from ggmtl.data.task_features import TaskFeatures, read_task_features
 from ggmtl.data.validation import group_labels, seed_of
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.fit.state import FittedState
 from ggmtl.inference.growth import with_task
-from ggmtl.inference.unseen import known_of
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 
@@ -32,29 +30,17 @@ def more_rows(model: Any, data: TaskData, forget: float) -> tuple[TaskStatistics
     return replace(old, cross=forget * old.cross) + new, form
 
 
-def more_features(state: FittedState, features: TaskFeatures | None) -> TaskFeatures | None:
-    """What is known about the tasks of a model and of new ones; None where it was fitted without."""
-    known = state.settings.known
-    if features is None:
-        return None if known is None else known.features
-    return known_of(state, "partial_fit").features.joined(features)
-
-
-def one_more_task(model: Any, name: Any, X: Any, y: Any, task_features: Any = None) -> FittedState:
+def one_more_task(model: Any, name: Any, X: Any, y: Any) -> FittedState:
     """The state with one more task, and its rows among the statistics."""
     state = model.state_
-    label = _new_label(state, name)
-    data = None if X is None or len(X) == 0 else _read_task(model, label, X, y)
+    label = new_label(state, name)
+    data = None if X is None or len(X) == 0 else read_one_task(model, label, X, y)
     if data is None:
         width = len(state.feature_names) + 2
         rows = TaskStatistics(np.zeros((1, 1, width, width)), np.zeros(width - 1), label, state.feature_names)
     else:
         rows = TaskStatistics.from_data(data)
-    row = None
-    if task_features is not None:
-        known_of(state, "add_task")
-        row = read_task_features(task_features, model.task).of_tasks(label)
-    grown = with_task(state, label, state.scaling.design(rows)[0], row=row)
+    grown = with_task(state, label, state.scaling.design(rows)[0])
     old = state.statistics
     if old is None:
         return grown
@@ -120,7 +106,8 @@ def _check_columns_of_target(state: FittedState, data: TaskData) -> None:
     )
 
 
-def _new_label(state: FittedState, name: Any) -> np.ndarray:
+def new_label(state: FittedState, name: Any) -> np.ndarray:
+    """The label of a new task, of the kind of the others; an error where it is known already."""
     if not state.form.reads_tasks and not state.form.target_is_matrix:
         raise InputError("The model was fitted without tasks, so there is nothing to attach a task to.")
     label = read_labels([name], "name", 1)
@@ -133,7 +120,7 @@ def _new_label(state: FittedState, name: Any) -> np.ndarray:
     return label
 
 
-def _read_task(model: Any, label: np.ndarray, X: Any, y: Any) -> TaskData:
+def read_one_task(model: Any, label: np.ndarray, X: Any, y: Any) -> TaskData:
     """Rows of one new task; a task column may be there, and must then name this task."""
     state, frame = model.state_, as_frame(X, "X")
     task = model.task

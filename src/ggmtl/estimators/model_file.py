@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ggmtl.bilevel.level import GraphFit, TaskMeans
+from ggmtl.bilevel.level import GraphFit
 from ggmtl.data.form import InputForm
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import GGMTLError, ModelFileError
@@ -20,7 +20,7 @@ from ggmtl.estimators.file_format import (
     unpack_labels,
     write_file,
 )
-from ggmtl.estimators.known_file import pack_known, unpack_known
+from ggmtl.estimators.outcome_file import pack_outcome, unpack_outcome
 from ggmtl.fit.family import Family, by_name
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.state import FittedState
@@ -28,7 +28,7 @@ from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inference.uncertainty import noise_ratios, noise_variance, standard_errors
 from ggmtl.statistics.task_statistics import TaskStatistics
 
-_KIND = "GGMTLRegressor"
+_KINDS = ("GGMTLRegressor", "GGMTLClassifier")
 # Parameters of a machine or a session. A file neither keeps them nor sets them: they come back at their defaults.
 _OF_THE_SESSION = ("checkpoint", "n_jobs", "device", "verbose")
 _FIT_VALUES = ("name", "value", "iterations", "status", "certificate", "history", "supported")
@@ -46,7 +46,7 @@ def write_model(
     kind, arrays = pack_labels(state.task_names)
     scaling = state.scaling
     content = {
-        "kind": _KIND,
+        "kind": _KINDS[state.form.classes is not None],
         "parameters": {name: encode(value, name) for name, value in parameters.items() if name not in _OF_THE_SESSION},
         "facts": encode(_facts(state, keep_statistics) | (notes or {}), "facts"),
         "labels": kind,
@@ -55,9 +55,10 @@ def write_model(
         "noise": noise_variance(state),
         **_pack_family(state.family, arrays, by_fold=keep_statistics),
     }
+    if state.outcome is not None:
+        content["outcome"] = pack_outcome(state.outcome, arrays)
+        arrays["count"] = state.given["count"]
     _pack_graph(state.graph, arrays)
-    if state.settings.known is not None:
-        content["known"] = encode(pack_known(state.settings.known, state.level.means, arrays), "known")
     arrays |= {
         "center": scaling.center,
         "scale": scaling.scale,
@@ -86,6 +87,8 @@ def _facts(state: FittedState, keep_statistics: bool) -> dict[str, Any]:
         "_attached": list(state.attached),
         "_named": form.named,
     }
+    if form.classes is not None:
+        facts["_classes"] = list(form.classes)
     # Only where more rows may come.
     later = {"_group_folds": form.group_folds, "_n_targets": form.n_targets} if keep_statistics else {}
     return facts | {name: value for name, value in later.items() if value}
@@ -94,8 +97,8 @@ def _facts(state: FittedState, keep_statistics: bool) -> dict[str, Any]:
 def read_model(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Parameters of the estimator and fields of its fitted state, or an error that says what is wrong."""
     content, arrays = read_file(path)
-    if content.get("kind") != _KIND:
-        raise ModelFileError(f"{path} holds no {_KIND}. Got {content.get('kind')!r} instead.")
+    if content.get("kind") not in _KINDS:
+        raise ModelFileError(f"{path} holds no {' or '.join(_KINDS)}. Got {content.get('kind')!r} instead.")
     try:
         return _unpack(content, arrays)
     except (KeyError, TypeError, ValueError, IndexError, RecursionError, OverflowError, GGMTLError) as error:
@@ -183,7 +186,6 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
         raise ValueError("the facts are no table")
     shown = arrays["edges"][arrays["graph.shown"]] if "graph.shown" in arrays else arrays["graph.edges"]
     graph = TaskGraph(shown, arrays["graph.weights"], names)
-    known, means = unpack_known(decode(content["known"]), arrays, names) if "known" in content else (None, None)
     given = {
         "noise": noise,
         "standard_errors": None if errors is None else errors.astype(np.float64),
@@ -194,14 +196,16 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
         "feature_names": features,
         "form": _form(facts),
         "scaling": Scaling(arrays["center"], arrays["scale"], center, scale, bool(intercept)),
-        "family": _unpack_family(content, arrays, graph, means),
-        "known": known,
+        "family": _unpack_family(content, arrays, graph),
         "graph": graph,
         "path": facts["path_"],
         "statistics": _unpack_statistics(content, arrays, names, features) if "cross" in arrays else None,
         "attached": tuple((label, covariance) for label, covariance in facts["_attached"]),
         "given": {name: value for name, value in given.items() if value is not None or name == "noise_ratios"},
     }
+    if "outcome" in content:
+        fields["outcome"] = unpack_outcome(content["outcome"], arrays, (len(names), width))
+        fields["given"]["count"] = arrays["count"]
     return parameters, fields
 
 
@@ -214,12 +218,11 @@ def _form(facts: dict[str, Any]) -> InputForm:
         table_kind=facts["_table_kind"],
         scored_from=facts["_scored_from"],
         group_folds=facts.get("_group_folds"),
+        classes=tuple(facts["_classes"]) if "_classes" in facts else None,
     )
 
 
-def _unpack_family(
-    content: dict[str, Any], arrays: dict[str, np.ndarray], graph: TaskGraph, means: TaskMeans | None
-) -> Family:
+def _unpack_family(content: dict[str, Any], arrays: dict[str, np.ndarray], graph: TaskGraph) -> Family:
     n = graph.n_tasks
     edges = TaskGraph(arrays["edges"], arrays["edge_values"], np.arange(n))
     width = arrays["coefficients"].shape[1]
@@ -231,7 +234,6 @@ def _unpack_family(
         hub=arrays["hub"],
         coefficients=arrays["coefficients"],
         precisions=arrays.get("precisions"),
-        means=means,
         reported_weights=_shown(edges, graph) if content["reported"] else None,
         **values,
     )

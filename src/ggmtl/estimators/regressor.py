@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from ggmtl.data.task_data import TaskData
-from ggmtl.data.task_features import TaskFeatures
-from ggmtl.errors import GGMTLError, ModelFileError
-from ggmtl.estimators.base import LearnedModels
+from ggmtl.errors import GGMTLError, ModelFileError, ParameterError, check_choice
+from ggmtl.estimators.base import LearnedModels, all_or_nothing
+from ggmtl.estimators.classifier import GGMTLClassifier
 from ggmtl.estimators.learning import learn_state
 from ggmtl.estimators.model_file import read_model
+from ggmtl.estimators.outcomes import checked_exposure, explained_deviance, learn_outcomes, outcome_predictor, refuse
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
 from ggmtl.estimators.state_estimator import StateRegressor, models_of
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.candidates import KNN, Candidates
+from ggmtl.losses.rowwise import LOSSES
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
@@ -75,6 +76,10 @@ class GGMTLRegressor(StateRegressor):
     blend : bool
         Whether to average the levels (one model for all, a shared model with deviations, linked tasks, separate
         models) by their errors on held-out rows. ``False`` takes the best supported one.
+    loss : {"squared", "poisson"}
+        ``"poisson"`` is for counts: ``predict`` gives e^(xᵀw_i) times the exposure, and ``fit``, ``predict`` and
+        ``score`` take ``exposure=``. Counts that vary more than Poisson's get a dispersion, where held-out rows are
+        predicted no worse with it. Classes are for :class:`GGMTLClassifier`.
     fit_intercept, standardize : bool
     ridge : float
         ρ, on the slopes of every level. Evidence learns the shrinkage itself and takes no more than the default.
@@ -117,6 +122,10 @@ class GGMTLRegressor(StateRegressor):
         One entry per level considered: name, edges, honest error, criterion, whether chosen.
     validation_error_ : float or None
         Root mean squared error on rows that the models had not seen, everything relearned without them.
+    blend_ : dict
+        Share of every level in the model, where ``loss="poisson"``; ``validation_error_`` is then the mean deviance.
+    dispersion_ : float
+        φ, by which the variance of counts is larger than their mean (``loss="poisson"``).
     noise_ : array of shape (n_tasks,)
         Standard deviation of every task's noise, in the units of the target.
     history_ : list of float
@@ -163,6 +172,7 @@ class GGMTLRegressor(StateRegressor):
         step: float | None = None,
         hypergradient: str = "exact",
         blend: bool = True,
+        loss: str = "squared",
         fit_intercept: bool = True,
         standardize: bool = True,
         ridge: float = 1e-6,
@@ -179,7 +189,7 @@ class GGMTLRegressor(StateRegressor):
         self.penalty, self.criterion, self.coupling, self.hub = penalty, criterion, coupling, hub
         self.edge_l2, self.edge_l1, self.edge_entropy = edge_l2, edge_l1, edge_entropy
         self.candidates, self.validation, self.noise, self.blend = candidates, validation, noise, blend
-        self.edge_solver, self.step, self.hypergradient = edge_solver, step, hypergradient
+        self.edge_solver, self.step, self.hypergradient, self.loss = edge_solver, step, hypergradient, loss
         self.fit_intercept, self.standardize, self.ridge = fit_intercept, standardize, ridge
         self.max_iter, self.tol, self.checkpoint = max_iter, tol, checkpoint
         self.device, self.n_jobs, self.random_state, self.verbose = device, n_jobs, random_state, verbose
@@ -267,6 +277,107 @@ class GGMTLRegressor(StateRegressor):
 
     # ------------------------------------------------------------------ fitting
 
+    @all_or_nothing
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        tasks: Any = None,
+        *,
+        sample_weight: Any = None,
+        groups: Any = None,
+        exposure: Any = None,
+    ):
+        """Fit every task's model.
+
+        Parameters
+        ----------
+        X : data frame or array of shape (rows, columns)
+            Features in long form, with the task column if `task` names one; or a list of pairs ``(X_i, y_i)``.
+        y : array of shape (rows,) or (rows, n_tasks)
+            Target; two-dimensional: one task per column, all with the same `X`.
+        tasks : array of shape (rows,), optional
+            Task labels, instead of a task column in `X`.
+        sample_weight : array of shape (rows,), optional
+            Weights of the rows; a weight of two counts a row twice.
+        groups : array of shape (rows,), optional
+            Rows of one group stay in one fold.
+        exposure : array of shape (rows,), optional
+            What counts are proportional to (time, population, expected cases), for ``loss="poisson"``.
+
+        Returns
+        -------
+        self
+        """
+        check_choice("loss", self.loss, ("squared", "poisson"))
+        if self.loss == "squared":
+            if exposure is not None:
+                raise ParameterError('exposure= is for loss="poisson". Got loss="squared" instead.')
+            return super().fit(X, y, tasks, sample_weight=sample_weight, groups=groups)
+        return self._show(learn_outcomes(self, X, y, tasks, sample_weight, groups, exposure))
+
+    @all_or_nothing
+    def fit_statistics(self, statistics: TaskStatistics):
+        """Fit from sufficient statistics, without rows.
+
+        Statistics without folds leave nothing to validate on: strengths are then chosen by evidence.
+        """
+        if self.loss != "squared":
+            refuse(self, "fit_statistics")
+        return super().fit_statistics(statistics)
+
+    def predict(
+        self,
+        X: Any,
+        tasks: Any = None,
+        return_std: bool = False,
+        *,
+        unseen: str | None = None,
+        exposure: Any = None,
+    ) -> Any:
+        """Predict the target of rows.
+
+        Parameters
+        ----------
+        X : data frame or array
+            As in ``fit``.
+        tasks : array of shape (rows,), optional
+            Task labels, where they were given to ``fit`` in this way.
+        return_std : bool
+            Also return the standard deviation of a new observation about each prediction.
+        unseen : {"error", "hub"}, optional
+            What to do with tasks that were not in the training data; by default the parameter `unseen`. ``"hub"``
+            predicts their rows with the common model, and warns with their number and labels.
+        exposure : array of shape (rows,), optional
+            As in ``fit``; one by default.
+
+        Returns
+        -------
+        array of shape (rows,), or (rows, n_tasks) where ``fit`` was given one task per column of y; with
+        ``return_std`` a pair of such arrays
+        """
+        if self.loss == "poisson":
+            return self._predict_counts(X, tasks, return_std, unseen, exposure)
+        if exposure is not None:
+            raise ParameterError('exposure= is for loss="poisson". Got loss="squared" instead.')
+        return super().predict(X, tasks, return_std, unseen=unseen)
+
+    def _predict_counts(self, X: Any, tasks: Any, return_std: bool, unseen: str | None, exposure: Any) -> Any:
+        predictor, variance = outcome_predictor(self, X, tasks, unseen)
+        mean = LOSSES["poisson"].mean(predictor)
+        if exposure is not None:
+            mean = mean * checked_exposure(exposure, len(mean))
+        return (mean, np.sqrt(self.dispersion_ * mean + mean**2 * variance)) if return_std else mean
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: Any = None, exposure: Any = None) -> float:
+        """R² of the predictions over all rows; for counts D², the share of the deviance that is explained.
+
+        The deviance to explain is that of one rate for all rows.
+        """
+        if self.loss == "squared":
+            return super().score(X, y, sample_weight, tasks)
+        return explained_deviance(y, self.predict(X, tasks, exposure=exposure), sample_weight, exposure)
+
     def _held_out(self, data: TaskData) -> Any:
         """Very many tasks hold out one fold: their mean error is known well enough from it."""
         folds = self.validation
@@ -276,14 +387,12 @@ class GGMTLRegressor(StateRegressor):
             return 1.0 / folds
         return folds
 
-    def _learn(
-        self, folds: list[LeastSquares], statistics: TaskStatistics, task_features: TaskFeatures | None = None
-    ) -> LearnedModels:
-        return models_of(learn_state(self, folds, statistics, self.scaling_, self._form, task_features))
+    def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
+        return models_of(learn_state(self, folds, statistics, self.scaling_, self._form))
 
 
-def load_model(path: str | Path) -> GGMTLRegressor:
-    """Read a model that :meth:`GGMTLRegressor.save` wrote.
+def load_model(path: str | Path) -> GGMTLRegressor | GGMTLClassifier:
+    """Read a model that :meth:`GGMTLRegressor.save` or :meth:`GGMTLClassifier.save` wrote.
 
     Nothing in the file is executed. A file that is damaged, truncated, foreign or too new raises
     :class:`ggmtl.errors.ModelFileError`.
@@ -302,15 +411,15 @@ def load_model(path: str | Path) -> GGMTLRegressor:
     ([0, 1, 2, 3, 4, 5], True)
     """
     parameters, fields = read_model(path)
-    known = inspect.signature(GGMTLRegressor).parameters
+    kind = GGMTLRegressor if fields["form"].classes is None else GGMTLClassifier
+    known = inspect.signature(kind).parameters
     unknown = [name for name in parameters if name not in known]
     if unknown:
         raise ModelFileError(f"{path} has a parameter that this version of ggmtl does not know: {unknown[0]!r}.")
     try:
-        model = GGMTLRegressor(**parameters)
+        model = kind(**parameters)
         check_parameters(model)
         width = fields["family"].best.coefficients.shape[1]
-        settings = replace(settings_of(model, width), known=fields.pop("known"))
-        return model._show(FittedState(settings=settings, **fields))
+        return model._show(FittedState(settings=settings_of(model, width), **fields))
     except (KeyError, TypeError, ValueError, IndexError, GGMTLError) as error:
         raise ModelFileError(f"{path} is damaged: its parts do not fit together ({error}).") from error

@@ -75,10 +75,13 @@ def misfit(loss: LeastSquares, quadratic: float) -> tuple[float, float]:
 
 
 @singledispatch
-def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> HubEvidence:
+def hub_evidence(
+    loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10, common_ridge: np.ndarray | None = None
+) -> HubEvidence:
     """Value and gradient of f(h), exact at any number of tasks, for h > 0 of shape (p,).
 
-    The ridge ρ only determines what no row determines. Losses on a device register their own form.
+    The ridge ρ only determines what no row determines. The common model has a flat prior, or a precision
+    `common_ridge` of shape (p,) about zero. Losses on a device register their own form.
     """
     n, p = loss.moment.shape
     hub = np.asarray(hub, dtype=float)
@@ -94,6 +97,8 @@ def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> H
     if (np.diag(pooled) <= _ROUNDING * n * hub).any():
         pooled = _information(loss.gram, hub, ridge, slices)
     pooled = 0.5 * (pooled + pooled.T)
+    if common_ridge is not None:
+        pooled += np.diag(common_ridge)
     spread = np.linalg.inv(pooled)
     common = spread @ right
     coefficients, pulled = np.empty((n, p)), hub[:, None] * spread * hub
@@ -106,6 +111,8 @@ def hub_evidence(loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10) -> H
         variance += np.einsum("nka,nka->k", (inverse.reshape(-1, p) @ pulled).reshape(inverse.shape), inverse)
     deviation = ((coefficients - common) ** 2).sum(axis=0)
     quadratic = 2 * loss.value(coefficients) + hub @ deviation + ridge * float((coefficients**2).sum())
+    if common_ridge is not None:
+        quadratic += float(common_ridge @ common**2)
     twice_misfit, noise = misfit(loss, quadratic)
     expected = deviation / noise + variance
     value = 0.5 * (twice_misfit + log_det + np.linalg.slogdet(pooled)[1] - n * np.log(hub).sum() - p * np.log(n))
@@ -235,8 +242,7 @@ def learn_hub_by_feature(
 
     `slopes` marks the slopes; `start` are strengths of nearly the same rows, near which the search begins.
     """
-    chosen = sample_of_tasks(loss, sizes.hub_sample)
-    sample = loss if chosen is None else loss.of_tasks(chosen)
+    sample = _sample(loss, sizes.hub_sample)
     if slopes.sum() < 2:
         best = learn_hub(sample, (~slopes).astype(np.int64), start=start)
     else:
@@ -260,12 +266,12 @@ def _by_shrinkage(loss: LeastSquares, slopes: np.ndarray, start: np.ndarray) -> 
     return search(start=best, shrinkage=chosen, nats=1e-3 * _NATS)
 
 
-def sample_of_tasks(loss: LeastSquares, most: int) -> np.ndarray | None:
-    """Positions of some of very many tasks, of those that have rows; the same ones every time. None for all tasks."""
+def _sample(loss: LeastSquares, most: int) -> LeastSquares:
+    """Some of very many tasks, of those that have rows; the same ones every time."""
     present = np.flatnonzero(loss.count > 0)
     if len(present) <= most:
-        return None
-    return np.sort(np.random.default_rng(0).choice(present, most, replace=False))
+        return loss
+    return loss.of_tasks(np.sort(np.random.default_rng(0).choice(present, most, replace=False)))
 
 
 def _determined(evidence: HubEvidence, hub: np.ndarray, n_tasks: int) -> np.ndarray:

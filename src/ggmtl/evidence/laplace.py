@@ -1,14 +1,16 @@
 """Evidence of the common model for losses that are not squared, by Laplace's approximation, with its exact gradient.
 
-At the models V̂ that minimise J = Σωℓ + ½ Σ_k h_k Σ_i (w_i − w̄)_k² + ½ρ Σ_i ‖w_i‖², A the Hessian of J there,
+At the models V̂ that minimise J = Σωℓ + ½ Σ_k h_k Σ_i (w_i − μ)_k² + ½ Σ_k r_k μ_k² + ½ρ Σ_i ‖w_i‖², with the common
+model μ at its minimum hΣw/(nh + r), and with A the Hessian of J there,
 
     f = J(V̂)/φ + ½ ln|A| − ½ Σ_k ln|P_k|₊
 
 A depends on h through V̂, too. With c_i = ½ Σ_{r∈i} ω_r ℓ'''_r τ_r x_r, τ_r = x_rᵀ(A⁻¹)_ii x_r, and q = A⁻¹c,
 
-    ∂f/∂h_k = (the gradient of squared loss at the working sums of V̂) − Σ_i (w_i − w̄)_k (q_i − q̄)_k .
+    ∂f/∂h_k = (the gradient of squared loss at the working sums of V̂) − Σ_i q_ik ∂[h_k(w_i − μ)_k]/∂h_k .
 
-Without the last term (PQL) strengths come out about twice too strong where tasks have few rows.
+Without the last term (PQL) strengths come out about twice too strong where tasks have few rows. A ridge r on the common
+model keeps it finite where the rows of all tasks can be separated; zero is a flat prior.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from ggmtl.evidence.hub import HubEvidence, hub_evidence, information, task_inve
 from ggmtl.losses.newton import Mode, newton
 from ggmtl.losses.rowwise import RowLoss
 from ggmtl.losses.task_rows import TaskRows
+from ggmtl.statistics.least_squares import LeastSquares
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,15 @@ class LaplaceLoss:
         Models from which Newton's method starts.
     noise : float
         φ.
+    common_ridge : array of shape (p,), optional
+        r; zero by default.
     """
 
     rows: TaskRows
     loss: RowLoss
     start: np.ndarray
     noise: float = 1.0
+    common_ridge: np.ndarray | None = None
 
     @property
     def n_tasks(self) -> int:
@@ -61,31 +67,44 @@ class LaplaceLoss:
         """The loss of some tasks."""
         return replace(self, rows=self.rows.of_tasks(tasks), start=self.start[tasks])
 
+    def drawn(self) -> np.ndarray:
+        """r, shape (p,)."""
+        return np.zeros(self.n_features) if self.common_ridge is None else self.common_ridge
+
 
 def hub_mode(loss: LaplaceLoss, hub: np.ndarray, ridge: float = 1e-10) -> Mode:
     """The models that minimise J beside a hub of these strengths."""
+    drawn = loss.drawn()
 
     def penalty(models: np.ndarray) -> float:
-        spread = ((models - models.mean(axis=0)) ** 2).sum(axis=0)
-        return 0.5 * float(hub @ spread) + 0.5 * ridge * float((models**2).sum())
+        common = common_model(models, hub, drawn)
+        spread = hub @ ((models - common) ** 2).sum(axis=0)
+        return 0.5 * float(spread + drawn @ common**2 + ridge * (models**2).sum())
 
-    def solve(sums) -> np.ndarray:
-        return hub_evidence(sums, hub, ridge).coefficients
+    def solve(sums: LeastSquares) -> np.ndarray:
+        return hub_evidence(sums, hub, ridge, loss.common_ridge).coefficients
 
     return newton(loss.rows, loss.loss, loss.start, solve, penalty, noise=loss.noise)
 
 
+def common_model(models: np.ndarray, hub: np.ndarray, common_ridge: np.ndarray) -> np.ndarray:
+    """μ = hΣw/(nh + r), shape (p,)."""
+    return hub * models.sum(axis=0) / (len(models) * hub + common_ridge)
+
+
 @hub_evidence.register
-def _(loss: LaplaceLoss, hub: np.ndarray, ridge: float = 1e-10) -> HubEvidence:
+def _(loss: LaplaceLoss, hub: np.ndarray, ridge: float = 1e-10, common_ridge: np.ndarray | None = None) -> HubEvidence:
     """f and its gradient at the models that minimise J."""
+    loss = loss if common_ridge is None else replace(loss, common_ridge=common_ridge)
     mode = hub_mode(loss, hub, ridge)
-    at_mode = hub_evidence(mode.sums, hub, ridge)
+    at_mode = hub_evidence(mode.sums, hub, ridge, loss.common_ridge)
     # The quadratic touches J up to a constant.
     value = at_mode.value + (mode.loss - mode.sums.value(mode.coefficients)) / loss.noise
-    models = mode.coefficients
-    moved = follow(loss, models, mode.sums.gram, hub, ridge)
-    centred = models - models.mean(axis=0)
-    correction = np.einsum("nk,nk->k", centred, moved - moved.mean(axis=0))
+    models, drawn = mode.coefficients, loss.drawn()
+    common = common_model(models, hub, drawn)
+    # ∂[h(w − μ)]/∂h, μ being a function of h, too.
+    towards = models - common - common * drawn / (len(models) * hub + drawn)
+    correction = np.einsum("nk,nk->k", towards, follow(loss, models, mode.sums.gram, hub, ridge))
     return replace(
         at_mode,
         value=float(value),
@@ -95,11 +114,9 @@ def _(loss: LaplaceLoss, hub: np.ndarray, ridge: float = 1e-10) -> HubEvidence:
     )
 
 
-def follow(
-    loss: LaplaceLoss, models: np.ndarray, gram: np.ndarray, hub: np.ndarray, ridge: float = 1e-10
-) -> np.ndarray:
+def follow(loss: LaplaceLoss, models: np.ndarray, gram: np.ndarray, hub: np.ndarray, ridge: float) -> np.ndarray:
     """q = A⁻¹c, shape (n, p): how ln|A| changes with the models."""
-    blocks, inverse, spread = hub_covariance(gram, hub, ridge)
+    blocks, inverse, spread = hub_covariance(gram, hub, ridge, loss.common_ridge)
     rows = loss.rows
     leverage = np.einsum("rp,rpq,rq->r", rows.design, blocks[rows.task], rows.design, optimize=True)
     third = rows.weight * loss.loss.third(rows.predictor(models))
@@ -109,13 +126,17 @@ def follow(
     return alone + np.matmul(inverse, (hub * common)[..., None])[..., 0]
 
 
-def hub_covariance(gram: np.ndarray, hub: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(A⁻¹)_ii and D_i⁻¹ of every task, and (ΣM)⁻¹, the covariance of the common model.
+def hub_covariance(
+    gram: np.ndarray, hub: np.ndarray, ridge: float, common_ridge: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(A⁻¹)_ii and D_i⁻¹ of every task, and S, the covariance of the common model.
 
-    (A⁻¹)_ii = D_i⁻¹ + D_i⁻¹ H (ΣM)⁻¹ H D_i⁻¹ with D_i = G_i + H + ρ and M_i = H D_i⁻¹(G_i + ρ).
+    (A⁻¹)_ii = D_i⁻¹ + D_i⁻¹HSHD_i⁻¹ with D_i = G_i + H + ρ and S⁻¹ = r + Σ_i HD_i⁻¹(G_i + ρ).
     """
     inverse, _ = task_inverses(gram, hub + ridge)
     pooled = information(gram, ridge, inverse) * hub
+    if common_ridge is not None:
+        pooled = pooled + np.diag(common_ridge)
     spread = np.linalg.inv(0.5 * (pooled + pooled.T))
     reach = inverse * hub
     return inverse + reach @ spread @ reach.transpose(0, 2, 1), inverse, spread

@@ -19,6 +19,7 @@ from ggmtl.data.task_data import TaskData
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError
 from ggmtl.fit.family import Family
+from ggmtl.fit.outcomes import OutcomeFamily
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.statistics.least_squares import FoldedLoss
 from ggmtl.statistics.task_statistics import TaskStatistics
@@ -52,6 +53,8 @@ class FittedState:
         Tasks that were added with the others held fixed. They do not change σ², the common model or each other.
     given : dict
         Uncertainties that a file brought, for a state without statistics.
+    outcome : OutcomeFamily, optional
+        The levels under a loss that is not squared; the state then has no statistics.
     """
 
     task_names: np.ndarray
@@ -65,6 +68,7 @@ class FittedState:
     statistics: TaskStatistics | None
     attached: tuple[tuple[Any, np.ndarray], ...] = ()
     given: Mapping[str, Any] = field(default_factory=dict)
+    outcome: OutcomeFamily | None = None
     _kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -99,6 +103,11 @@ class FittedState:
 
     def rows(self, purpose: str) -> TaskStatistics:
         """The statistics of the rows; an error that names the purpose where they were not saved."""
+        if self.outcome is not None:
+            raise InputError(
+                f"{purpose} is available for squared loss only: it needs sums of the rows, which do not determine the "
+                f"models under the {self.outcome.loss} loss."
+            )
         if self.statistics is None:
             raise InputError(
                 f"{purpose} needs the statistics of the rows, but the model was saved without them. "

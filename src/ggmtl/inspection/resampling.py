@@ -110,7 +110,7 @@ def weighted(blocks: Sequence[LeastSquares], weights: np.ndarray) -> LeastSquare
             total[1] += weight[:, None] * block.moment
             total[2] += weight * block.target_square
             total[3] += weight * block.count
-    return LeastSquares(*total)
+    return LeastSquares(total[0], total[1], total[2], total[3])
 
 
 def _folded(plan: Plan, blocks: Sequence[LeastSquares], weights: np.ndarray) -> FoldedLoss:
@@ -125,7 +125,7 @@ def _folded(plan: Plan, blocks: Sequence[LeastSquares], weights: np.ndarray) -> 
 @one_blas_thread()
 def plan_of(model: GGMTLRegressor, blocks: list[LeastSquares]) -> Plan:
     """What all resamples of these blocks share."""
-    settings, fit = model.state_.settings, replace(model.state_.level.centred, reported_weights=None)
+    settings, fit = model.state_.settings, replace(model.state_.level, reported_weights=None)
     folds, first_scored = _folds_of_blocks(model)
     # Few rows fill fewer blocks.
     folds = folds[: len(blocks)]

@@ -73,10 +73,6 @@ class TaskRows:
         """η = Xw + offset of every row, for models of shape (n, p)."""
         return np.einsum("rp,rp->r", self.design, coefficients[self.task]) + self.offset
 
-    def task_values(self, loss: RowLoss, coefficients: np.ndarray) -> np.ndarray:
-        """Σωℓ of every task, shape (n,)."""
-        return np.bincount(self.task, self.weight * loss.value(self.predictor(coefficients), self.target), self.n_tasks)
-
     def value(self, loss: RowLoss, coefficients: np.ndarray) -> float:
         """Σωℓ over all rows."""
         return float(self.weight @ loss.value(self.predictor(coefficients), self.target))

@@ -1,0 +1,248 @@
+"""Fits of classes and counts: rows in, fitted state out; and what the state shows and predicts.
+
+What is particular to a loss that is not squared stands here, so that the estimators only say which loss they have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ggmtl.bilevel.level import Settings
+from ggmtl.data.form import InputForm
+from ggmtl.data.frames import series_to_numpy
+from ggmtl.data.labels import locate_tasks
+from ggmtl.data.reading import read_training
+from ggmtl.data.task_data import TaskData
+from ggmtl.data.validation import deal_rows, seed_of
+from ggmtl.design.scaling import Scaling
+from ggmtl.errors import InputError, ParameterError, UnavailableError, check_choice
+from ggmtl.estimators.growing import new_label, read_one_task
+from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
+from ggmtl.fit.family import Family, reported_graph
+from ggmtl.fit.outcomes import OutcomeFamily, fit_outcomes, predictor_variance
+from ggmtl.fit.state import FittedState
+from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.inference.outcome_growth import with_outcome_task
+from ggmtl.inference.posterior import user_units
+from ggmtl.kernels import one_blas_thread
+from ggmtl.losses.rowwise import LOSSES
+from ggmtl.losses.task_rows import TaskRows, sorted_rows
+from ggmtl.runtime.progress import verbose_logging
+from ggmtl.statistics.task_statistics import TaskStatistics
+
+# What is measured on held-out rows, and the share of the deviance that it is.
+MEASURES = {"logistic": ("log-loss", 0.5), "poisson": ("mean deviance", 1.0)}
+
+
+@one_blas_thread()
+def learn_outcomes(
+    model: Any, X: Any, y: Any, tasks: Any, sample_weight: Any, groups: Any, exposure: Any = None
+) -> FittedState:
+    """The state of an estimator with these parameters, fitted to rows under a loss that is not squared."""
+    check_outcome_parameters(model)
+    name, loss = type(model).__name__, model.loss
+    data = read_training(X, y, tasks, task=model.task, sample_weight=sample_weight, groups=groups, estimator=name)
+    form = InputForm.of_rows(X, y, tasks, model.task, data)
+    if form.target_is_matrix:
+        raise InputError(
+            f"y must be one-dimensional under the {loss} loss. Got one task per column instead: put the columns below "
+            "each other, and pass tasks=."
+        )
+    check_target(data.y, loss)
+    offset = log_exposure(exposure, data, sample_weight)
+    folds, scored_from = deal_rows(data, model.validation, seed_of(model.random_state))
+    form = replace(form, scored_from=scored_from)
+    statistics = TaskStatistics.from_data(data)
+    scaling = Scaling.from_statistics(statistics, model.fit_intercept, model.standardize)
+    # The linear predictor is that of the target as it is.
+    scaling = replace(scaling, target_center=0.0, target_scale=1.0)
+    rows, order = sorted_rows(
+        scaling.design_rows(data.X), data.y, data.task_index, len(data.task_names), offset, data.sample_weight
+    )
+    settings = settings_of(model, rows.n_features)
+    with verbose_logging(model.verbose):
+        outcome = fit_outcomes(
+            rows, LOSSES[loss], settings, data.task_names, None if folds is None else folds[order], scored_from
+        )
+    features = tuple(statistics.feature_names)
+    return state_of_outcome(outcome, data.task_names, features, form, scaling, settings, rows.count)
+
+
+def state_of_outcome(
+    outcome: OutcomeFamily,
+    names: np.ndarray,
+    features: tuple[str, ...],
+    form: InputForm,
+    scaling: Scaling,
+    settings: Settings,
+    count: np.ndarray,
+) -> FittedState:
+    """The fitted state of learned levels."""
+    fits = {name: level.fit for name, level in outcome.levels.items()}
+    main = "graph" if "graph" in outcome.weights else outcome.preferred
+    family = replace(Family.choosing(fits, None, main, "evidence"), weights=dict(outcome.weights))
+    graph = TaskGraph(np.empty((0, 2), dtype=np.int64), np.empty(0), names)
+    if "graph" in outcome.weights:
+        graph = reported_graph(fits["graph"], names, settings.slopes)
+    T = user_units(scaling)
+    variance = np.einsum("ap,npq,aq->na", T, outcome.covariance, T, optimize=True)
+    given = {
+        "noise": outcome.dispersion,
+        "noise_ratios": None,
+        "standard_errors": np.sqrt(np.maximum(variance, 0.0)),
+        "count": count,
+    }
+    path = outcome_path(outcome, names, settings)
+    return FittedState(
+        names, features, form, scaling, settings, family, graph, path, None, given=given, outcome=outcome
+    )
+
+
+def outcome_path(outcome: OutcomeFamily, names: np.ndarray, settings: Settings) -> list[dict[str, Any]]:
+    """One row per level; errors are those of :data:`MEASURES`."""
+    share = MEASURES[outcome.loss][1]
+    errors = outcome.errors
+    mean = deviation = [None] * len(outcome.levels)
+    if errors is not None:
+        mean, deviation = (share * errors.mean()).tolist(), (share * errors.standard_error()).tolist()
+    rows = []
+    for k, (name, level) in enumerate(outcome.levels.items()):
+        graph = reported_graph(level.fit, names, settings.slopes)
+        rows.append(
+            {
+                "level": name,
+                "n_edges": graph.n_edges,
+                "n_components": int(graph.components().max(initial=-1)) + 1,
+                "error": mean[k],
+                "standard_error": deviation[k],
+                "criterion": level.fit.value,
+                "chosen": name == outcome.preferred,
+                "weight": outcome.weights.get(name, 0.0),
+            }
+        )
+    return rows
+
+
+def outcome_attributes(outcome: OutcomeFamily) -> dict[str, Any]:
+    """Fitted attributes that classes and counts have, in place of those of squared loss."""
+    error = outcome.held_out_error()
+    share = MEASURES[outcome.loss][1]
+    return {
+        "blend_": dict(outcome.weights),
+        "dispersion_": outcome.dispersion,
+        "validation_error_": None if error is None else share * error,
+    }
+
+
+def outcome_predictor(model: Any, X: Any, tasks: Any, unseen: str | None) -> tuple[np.ndarray, np.ndarray]:
+    """η and its variance τ of rows, without the exposure."""
+    matrix, labels = model._read_rows(X, tasks)
+    labels = np.full(len(matrix), model.tasks_[0]) if labels is None else labels
+    coef, intercept = model._models_of(labels, model.unseen if unseen is None else unseen)
+    outcome, position = model.state_.outcome, locate_tasks(model.tasks_, labels)
+    blocks = np.concatenate([outcome.covariance, outcome.new_task[None]])
+    place = np.where(position < 0, len(blocks) - 1, position)
+    variance = predictor_variance(model.scaling_.design_rows(matrix), blocks, place)
+    return np.einsum("rd,rd->r", matrix, coef) + intercept, variance
+
+
+@one_blas_thread()
+def one_more_outcome(model: Any, name: Any, X: Any = None, y: Any = None, exposure: Any = None) -> FittedState:
+    """The state with one more task, from its rows if there are some; `y` holds zeros and ones, or counts."""
+    state = model.state_
+    label = new_label(state, name)
+    width = state.level.coefficients.shape[1]
+    nothing = np.empty(0)
+    rows = TaskRows(np.empty((0, width)), nothing, nothing, nothing, nothing.astype(np.int64), 1)
+    if X is not None and len(X):
+        data = read_one_task(model, label, X, y)
+        check_counts(data.y, state.outcome.loss)
+        offset = None if exposure is None else np.log(checked_exposure(exposure, len(data)))
+        task = np.zeros(len(data), dtype=np.int64)
+        rows, _ = sorted_rows(state.scaling.design_rows(data.X), data.y, task, 1, offset)
+    return with_outcome_task(state, state.outcome, label, rows)
+
+
+def explained_deviance(y: Any, predicted: np.ndarray, sample_weight: Any, exposure: Any) -> float:
+    """1 − deviance of the predicted counts over that of one rate for all rows."""
+    loss, target = LOSSES["poisson"], np.asarray(series_to_numpy(y, "y"), dtype=np.float64)
+    check_target(target, "poisson")
+    weight = np.ones(len(target)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    time = np.ones(len(target)) if exposure is None else checked_exposure(exposure, len(target))
+    rate = float(weight @ target) / float(weight @ time)
+    ours, theirs = (weight @ loss.value(np.log(mean), target) for mean in (predicted, rate * time))
+    return float(1.0 - ours / theirs) if theirs > 0 else float(ours <= 0)
+
+
+# ---------------------------------------------------------------------- checks
+
+
+def check_outcome_parameters(model: Any) -> None:
+    """Refuse what is known for squared loss only, with the reason."""
+    check_parameters(model)
+    check_choice("unseen", model.unseen, ("error", "hub"))
+    name = "GGMTLClassifier" if model.loss == "logistic" else f'loss="{model.loss}"'
+    if model.penalty != "squared_l2" or criterion_used(model) != "evidence":
+        raise ParameterError(
+            f'{name} needs penalty="squared_l2" and graphs by evidence: hub=True and coupling, edge_entropy, edge_l1, '
+            f"edge_l2, edge_solver and ridge at their defaults. Got penalty={model.penalty!r} and "
+            f"criterion={criterion_used(model)!r} instead."
+        )
+    if model.noise == "per_task":
+        raise ParameterError(f'{name} has no noise variance: leave noise at "auto". Got noise="per_task" instead.')
+    if model.device != "cpu":
+        raise ParameterError(
+            f"{name} is computed on the CPU only: its rows are needed in every step. Got device={model.device!r} "
+            'instead. Use device="cpu".'
+        )
+    if model.checkpoint is not None:
+        raise ParameterError(f"{name} keeps no checkpoint. Got checkpoint={model.checkpoint!r} instead. Use None.")
+
+
+def check_counts(target: np.ndarray, loss: str) -> None:
+    """Refuse counts that are negative."""
+    if loss == "poisson" and (target < 0).any():
+        row = int(np.flatnonzero(target < 0)[0])
+        raise InputError(
+            f'y must hold counts or rates, not negative, for loss="poisson". Got {target[row]:g} in row {row} instead.'
+        )
+
+
+def check_target(target: np.ndarray, loss: str) -> None:
+    """Refuse counts that are negative, or all zero."""
+    check_counts(target, loss)
+    if loss == "poisson" and not target.any():
+        raise InputError('y is zero in every row, so loss="poisson" has no rate to learn.')
+
+
+def log_exposure(exposure: Any, data: TaskData, sample_weight: Any) -> np.ndarray | None:
+    """ln exposure of the rows of `data`, from which those of weight zero have been left out."""
+    if exposure is None:
+        return None
+    weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    if weight is None or weight.ndim == 0:
+        return np.log(checked_exposure(exposure, len(data)))
+    return np.log(checked_exposure(exposure, len(weight))[weight > 0])
+
+
+def checked_exposure(exposure: Any, n_rows: int) -> np.ndarray:
+    """Positive numbers, one per row."""
+    values = np.asarray(series_to_numpy(exposure, "exposure"), dtype=np.float64)
+    if values.shape != (n_rows,):
+        raise InputError(f"exposure must have one entry per row, shape ({n_rows},). Got shape {values.shape} instead.")
+    bad = ~(np.isfinite(values) & (values > 0))
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise InputError(f"exposure must be positive and finite. Got {values[row]:g} in row {row} instead.")
+    return values
+
+
+def refuse(model: Any, what: str) -> NoReturn:
+    """Say why sums of rows do not suffice for this loss."""
+    raise UnavailableError(
+        f"{what} is not available for {type(model).__name__} under the {model.loss} loss: sums of the rows do not "
+        "determine its models, so the rows are needed in every step. Call fit with all rows."
+    )

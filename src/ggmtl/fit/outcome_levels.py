@@ -1,0 +1,250 @@
+"""The levels of the family for losses that are not squared: each found by Newton's method on working sums.
+
+    pooled        one model for all, its ridge learned
+    hub           a shared model and deviations; strengths by the evidence of working sums (PQL), then by Laplace's
+    graph         the search for edges on the working sums of the hub's optimum, then Newton's method beside the edges
+    independent   every task alone: slopes drawn to zero and intercepts to their mean, as strongly as the evidence says
+
+Tasks of one class have no finite model of their own, so no level leaves an intercept free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ggmtl.bilevel.level import GraphFit, Settings
+from ggmtl.evidence.hub import learn_hub_by_feature
+from ggmtl.evidence.laplace import LaplaceLoss, hub_covariance, hub_mode
+from ggmtl.evidence.search import learn_by_evidence
+from ggmtl.fit.levels import covariance_root
+from ggmtl.graph.candidates import CandidateEdges, search_for
+from ggmtl.losses.newton import Mode, newton
+from ggmtl.losses.rowwise import RowLoss
+from ggmtl.losses.task_rows import TaskRows
+from ggmtl.solve.solvers import prepare
+from ggmtl.solve.system import TaskSystem
+from ggmtl.statistics.least_squares import LeastSquares
+
+# Rounds of working sums and strengths, and the largest change of a log strength that ends them.
+_ROUNDS, _SETTLED = 6, 0.1
+# Rounds in which ridges are learned, and the largest change of their logarithms that ends them.
+_RIDGE_ROUNDS, _RIDGE_SETTLED = 30, 0.01
+# Bounds of learned ridges, in scaled units.
+_WEAKEST, _STRONGEST = 1e-4, 1e8
+# The intercept of a task alone has nothing to be drawn to; this keeps it finite.
+_BARELY = 1e-6
+# Counts vary at least as much as Poisson's.
+_LEAST_DISPERSION = 1.0
+_RIDGE = 1e-10
+
+
+@dataclass(frozen=True)
+class OutcomeLevel:
+    """A level, and how certain its models are.
+
+    Parameters
+    ----------
+    fit : GraphFit
+    covariance : array of shape (n, p, p)
+        Of every task's coefficients, beside graph and strengths as learned. A file does not keep it.
+    new_task : array of shape (p, p)
+        The same for a task without rows, predicted by the common model.
+    ridge : array of shape (p,)
+        Learned ridges; zeros for levels that are drawn to the common model instead.
+    """
+
+    fit: GraphFit
+    covariance: np.ndarray
+    new_task: np.ndarray
+    ridge: np.ndarray
+
+
+def learn_outcome_levels(
+    rows: TaskRows,
+    loss: RowLoss,
+    settings: Settings,
+    task_names: np.ndarray,
+    dispersion: float = 1.0,
+    *,
+    graph: bool = True,
+) -> dict[str, OutcomeLevel]:
+    """All levels on the given rows, simplest first; a graph only where the evidence supports it."""
+    alone = separate_level(rows, loss, settings, dispersion)
+    if rows.n_tasks == 1 or not settings.hub:
+        return {"independent": alone}
+    pooled = pooled_level(rows, loss, settings, dispersion)
+    hub, mode = hub_level(rows, loss, settings, pooled, dispersion)
+    levels = {"pooled": pooled, "hub": hub}
+    if graph:
+        linked = graph_level(rows, loss, settings, task_names, hub.fit, mode)
+        levels |= {} if linked is None else {"graph": linked}
+    return levels | {"independent": alone}
+
+
+def pooled_level(rows: TaskRows, loss: RowLoss, settings: Settings, dispersion: float = 1.0) -> OutcomeLevel:
+    """One model for all tasks."""
+    n = rows.n_tasks
+    single = separate_level(rows.as_one_task(), loss, settings, dispersion)
+    fit = _without_edges("pooled", np.full(rows.n_features, np.inf), np.repeat(single.fit.coefficients, n, axis=0))
+    block = single.covariance[0]
+    return OutcomeLevel(fit, np.broadcast_to(block, (n, *block.shape)), block, single.ridge)
+
+
+def hub_level(
+    rows: TaskRows, loss: RowLoss, settings: Settings, pooled: OutcomeLevel, dispersion: float = 1.0
+) -> tuple[OutcomeLevel, Mode]:
+    """Every task drawn to the common model, each coordinate as strongly as the evidence says; and its optimum.
+
+    The common model has the ridge of the one model for all.
+    """
+    first, models, _ = _strengths_of_working_sums(rows, loss, settings, pooled, dispersion)
+    laplace = LaplaceLoss(rows, loss, models, dispersion, pooled.ridge)
+    learned = learn_hub_by_feature(laplace, settings.slopes, first, settings.sizes)  # pyright: ignore[reportArgumentType]
+    mode = hub_mode(laplace, learned.hub)
+    status = "converged" if learned.converged else "flat"
+    value = learned.evidence.value
+    fit = _without_edges("hub", learned.hub, mode.coefficients, value)
+    fit = replace(fit, iterations=learned.iterations, status=status, history=(value,))
+    blocks, _, spread = hub_covariance(mode.sums.gram, learned.hub, _RIDGE, pooled.ridge)
+    new_task = dispersion * (spread + np.diag(1.0 / learned.hub))
+    return OutcomeLevel(fit, dispersion * blocks, new_task, np.zeros(rows.n_features)), mode
+
+
+def learned_dispersion(rows: TaskRows, loss: RowLoss, settings: Settings, pooled: OutcomeLevel) -> float:
+    """φ, profiled along with the strengths of the hub on working sums: Q/(N − p), Q from Pearson's residuals."""
+    return max(_strengths_of_working_sums(rows, loss, settings, pooled, None)[2], _LEAST_DISPERSION)
+
+
+def _strengths_of_working_sums(
+    rows: TaskRows, loss: RowLoss, settings: Settings, pooled: OutcomeLevel, dispersion: float | None
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Strengths of the hub by the evidence of working sums, in turn with the models; models; and φ."""
+    strengths, noise, models = None, 1.0, pooled.fit.coefficients
+    for _ in range(_ROUNDS):
+        sums = rows.working_sums(loss, models, dispersion)
+        learned = learn_hub_by_feature(sums, settings.slopes, strengths, settings.sizes)
+        before, strengths, noise = strengths, learned.hub, learned.evidence.noise
+        laplace = LaplaceLoss(rows, loss, models, common_ridge=pooled.ridge)
+        models = hub_mode(laplace, strengths).coefficients
+        if before is not None and np.abs(np.log(strengths / before)).max() < _SETTLED:
+            break
+    return np.asarray(strengths), models, noise
+
+
+def graph_level(
+    rows: TaskRows, loss: RowLoss, settings: Settings, task_names: np.ndarray, hub: GraphFit, mode: Mode
+) -> OutcomeLevel | None:
+    """The graph of highest evidence on the working sums of the hub's optimum; None where none is supported."""
+    root = covariance_root(mode.sums)
+
+    def propose(models: np.ndarray, near: np.ndarray | None = None, order: np.ndarray | None = None) -> CandidateEdges:
+        names = task_names if order is None else task_names[order]
+        return settings.candidates.propose(models @ root, names, near, search_for(mode.sums))
+
+    found = learn_by_evidence(mode.sums, settings, propose, hub)[-1]
+    if not found.supported or not (found.edge_values > 0).any():
+        return None
+    mode = graph_mode(rows, loss, found, hub.coefficients, mode.sums.noise or 1.0)
+    fit = replace(found, coefficients=mode.coefficients)
+    return OutcomeLevel(fit, *_covariance_beside_edges(fit, mode.sums), np.zeros(rows.n_features))
+
+
+def graph_mode(rows: TaskRows, loss: RowLoss, fit: GraphFit, start: np.ndarray, dispersion: float) -> Mode:
+    """The models that minimise the loss beside the edges and the hub of a fit."""
+    present = fit.edge_values > 0
+    edges, values = fit.edges[present], fit.edge_values[present]
+
+    def solve(sums: LeastSquares) -> np.ndarray:
+        system = TaskSystem(sums.gram, edges, values, fit.coupling, fit.hub, np.asarray(_RIDGE))
+        return prepare(system).solve(sums.moment, tol=1e-9).require(1e-6).value
+
+    def penalty(models: np.ndarray) -> float:
+        apart = models[edges[:, 0]] - models[edges[:, 1]]
+        spread = ((models - models.mean(axis=0)) ** 2).sum(axis=0)
+        return 0.5 * float(values @ (apart**2 @ fit.coupling) + fit.hub @ spread + _RIDGE * (models**2).sum())
+
+    return newton(rows, loss, start, solve, penalty, noise=dispersion)
+
+
+def _covariance_beside_edges(fit: GraphFit, sums: LeastSquares) -> tuple[np.ndarray, np.ndarray]:
+    """Of every task with its neighbours and the common model held fixed; and of a task never seen."""
+    n, p = fit.coefficients.shape
+    degree = np.bincount(fit.edges.ravel(), np.repeat(fit.edge_values, 2), n)
+    precision = sums.gram + (degree[:, None] * fit.coupling + fit.hub + _RIDGE)[:, :, None] * np.eye(p)
+    noise = sums.noise or 1.0
+    return noise * np.linalg.inv(precision), np.diag(fit.coefficients.var(axis=0, ddof=1) + noise / degree.sum())
+
+
+def separate_level(rows: TaskRows, loss: RowLoss, settings: Settings, dispersion: float = 1.0) -> OutcomeLevel:
+    """Every task alone: slopes drawn to zero, intercepts to their mean; ridges by evidence.
+
+    A ridge ρ of k coefficients in n tasks is at the maximum of Laplace's evidence (the curvature held fixed) where
+    ρΣ(w − mean)² = φγ, γ = nk − ρ tr(A⁻¹) being how many of them the data determine (MacKay).
+    """
+    n, p = rows.n_tasks, rows.n_features
+    groups = [group for group in (np.flatnonzero(settings.slopes), np.flatnonzero(~settings.slopes)) if len(group)]
+    slopes_only = np.where(settings.slopes, 0.0, 1.0)
+    ridge = np.full(p, 1.0)
+    if n == 1:
+        groups = [group for group in groups if settings.slopes[group[0]]]
+        ridge = np.where(settings.slopes, 1.0, _BARELY)
+    centre, models = null_model(rows, loss, settings), np.empty((n, p))
+    models[:] = centre
+    mode = separate_mode(rows, loss, models, ridge, centre, dispersion)
+    inverse = np.linalg.inv(mode.sums.gram + np.diag(ridge))
+    for _ in range(_RIDGE_ROUNDS if groups else 0):
+        before, variance = ridge.copy(), np.einsum("nkk->k", inverse)
+        apart = ((mode.coefficients - centre) ** 2).sum(axis=0)
+        for group in groups:
+            determined = max(n * len(group) - float(ridge[group] @ variance[group]), 1e-3)
+            square = max(float(apart[group].sum()), 1e-12)
+            ridge[group] = np.clip(dispersion * determined / square, _WEAKEST, _STRONGEST)
+        if n > 1:
+            centre = slopes_only * mode.coefficients.mean(axis=0)
+        mode = separate_mode(rows, loss, mode.coefficients, ridge, centre, dispersion)
+        inverse = np.linalg.inv(mode.sums.gram + np.diag(ridge))
+        if np.abs(np.log(ridge / before)).max() < _RIDGE_SETTLED:
+            break
+    fit = _without_edges("independent", np.zeros(p), mode.coefficients)
+    new_task = dispersion * np.diag(np.where(ridge > 10 * _BARELY, 1.0 / ridge, 0.0))
+    return OutcomeLevel(fit, dispersion * inverse, new_task, ridge)
+
+
+def separate_mode(
+    rows: TaskRows, loss: RowLoss, start: np.ndarray, ridge: np.ndarray, centre: np.ndarray, dispersion: float = 1.0
+) -> Mode:
+    """The models that minimise the loss plus ½ Σ_k ρ_k Σ_i (w_i − centre)_k²."""
+
+    def solve(sums: LeastSquares) -> np.ndarray:
+        right = sums.moment + ridge * centre
+        return np.linalg.solve(sums.gram + np.diag(ridge), right[..., None])[..., 0]
+
+    def penalty(models: np.ndarray) -> float:
+        return 0.5 * float(((models - centre) ** 2).sum(axis=0) @ ridge)
+
+    return newton(rows, loss, start, solve, penalty, noise=dispersion)
+
+
+def null_model(rows: TaskRows, loss: RowLoss, settings: Settings) -> np.ndarray:
+    """The intercept alone, shape (p,): slopes of zero, and the base rate of all rows beside their offsets."""
+    model = np.zeros(rows.n_features)
+    if settings.slopes.all():
+        return model
+    column = np.flatnonzero(~settings.slopes)
+    only = replace(rows.as_one_task(), design=rows.design[:, column])
+    found = newton(
+        only,
+        loss,
+        np.zeros((1, len(column))),
+        lambda sums: sums.moment / (sums.gram[:, 0] + _BARELY),
+        lambda models: 0.5 * _BARELY * float((models**2).sum()),
+    )
+    model[column] = found.coefficients[0]
+    return model
+
+
+def _without_edges(name: str, hub: np.ndarray, coefficients: np.ndarray, value: float = float("nan")) -> GraphFit:
+    nothing = np.zeros(coefficients.shape[1])
+    return GraphFit(name, np.empty((0, 2), dtype=np.int64), np.empty(0), nothing, hub, coefficients, value)

@@ -1,0 +1,204 @@
+"""Fit the family for losses that are not squared: levels on all rows, their held-out loss, and their average.
+
+Sums of rows do not suffice: the rows stay, and every fold goes to an optimum of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+
+from ggmtl.bilevel.level import Settings
+from ggmtl.fit.held_out import FoldErrors
+from ggmtl.fit.outcome_levels import (
+    OutcomeLevel,
+    hub_level,
+    learn_outcome_levels,
+    learned_dispersion,
+    null_model,
+    pooled_level,
+)
+from ggmtl.fit.predictor_average import HeldOutRows, average_weights, cross_fitted_predictor
+from ggmtl.losses.rowwise import RowLoss
+from ggmtl.losses.task_rows import TaskRows
+
+logger = logging.getLogger("ggmtl")
+
+# Dispersion up to which counts are taken for Poisson's without asking held-out rows.
+_NEGLIGIBLE_DISPERSION = 1.1
+
+
+@dataclass(frozen=True)
+class OutcomeFamily:
+    """Every level fitted on all rows, its weight, and losses on held-out rows.
+
+    Parameters
+    ----------
+    levels : dict of str to OutcomeLevel
+        Simplest first.
+    weights : dict of str to float
+        They sum to one; levels without weight are left out.
+    dispersion : float
+        φ; one for classes.
+    errors : FoldErrors or None
+        Deviance per level, fold and task, everything learned without the fold; None where no fold is held out.
+    average : array of shape (folds, n), optional
+        The same for the average, its weights learned without the fold.
+    null : array of shape (folds, n), optional
+        The same for the base rate alone.
+    covariance : array of shape (n, p, p)
+        Of every task's averaged model, at most: the mean of the levels' covariances.
+    preferred : str
+        The level that the evidence prefers.
+    loss : str
+        Name of the loss.
+    """
+
+    levels: dict[str, OutcomeLevel]
+    weights: dict[str, float]
+    dispersion: float
+    errors: FoldErrors | None
+    average: np.ndarray | None
+    null: np.ndarray | None
+    covariance: np.ndarray
+    preferred: str
+    loss: str
+
+    @property
+    def coefficients(self) -> np.ndarray:
+        """The averaged models, shape (n, p)."""
+        return np.sum([weight * self.levels[name].fit.coefficients for name, weight in self.weights.items()], axis=0)
+
+    def held_out_error(self) -> float | None:
+        """Mean deviance of the average on held-out rows; None where it was not measured."""
+        if self.errors is None or self.average is None:
+            return None
+        return float(self.average.sum() / self.errors.count.sum())
+
+    @property
+    def new_task(self) -> np.ndarray:
+        """The covariance for a task that was not seen, shape (p, p)."""
+        return np.sum([weight * self.levels[name].new_task for name, weight in self.weights.items()], axis=0)
+
+
+def fit_outcomes(
+    rows: TaskRows,
+    loss: RowLoss,
+    settings: Settings,
+    task_names: np.ndarray,
+    folds: np.ndarray | None,
+    first_scored: int = 0,
+) -> OutcomeFamily:
+    """Learn every level on all rows and without each fold, and average them.
+
+    Parameters
+    ----------
+    rows : TaskRows
+    loss : RowLoss
+    settings : Settings
+    task_names : array of shape (n,)
+    folds : array of int, shape (rows,), optional
+        Fold of every row; those below `first_scored` are never held out.
+    """
+    scored = [] if folds is None else [k for k in np.unique(folds) if k >= first_scored and (folds != k).any()]
+    if settings.sizes.is_large(rows.n_tasks, rows.n_features):
+        scored = scored[:1]
+    dispersion = _dispersion(rows, loss, settings, folds, scored)
+    logger.info("learning %d tasks under the %s loss", rows.n_tasks, loss.name)
+    levels = learn_outcome_levels(rows, loss, settings, task_names, dispersion)
+    preferred = next((name for name in ("graph", "hub") if name in levels), "independent")
+    if folds is None or not scored:
+        covariance = levels[preferred].covariance
+        return OutcomeFamily(levels, {preferred: 1.0}, dispersion, None, None, None, covariance, preferred, loss.name)
+    held_out, null = _held_out(rows, loss, settings, task_names, folds, scored, levels, dispersion)
+    names = list(levels)
+    place = names.index(preferred)
+    if settings.blend:
+        alpha = average_weights(held_out, loss, place)
+        predictor = cross_fitted_predictor(held_out, loss, place)
+    else:
+        alpha, predictor = np.eye(len(names))[place], held_out.predictors[place]
+    weights = {name: float(weight) for name, weight in zip(names, alpha) if weight > 0}
+    errors = FoldErrors(
+        np.stack([_by_block(held_out, loss, part, scored) for part in held_out.predictors]),
+        np.array([np.bincount(held_out.task, held_out.weight * (held_out.fold == k), rows.n_tasks) for k in scored]),
+    )
+    covariance = np.sum([weight * levels[name].covariance for name, weight in weights.items()], axis=0)
+    average, base = (_by_block(held_out, loss, part, scored) for part in (predictor, null))
+    return OutcomeFamily(levels, weights, dispersion, errors, average, base, covariance, preferred, loss.name)
+
+
+def moderated(loss: RowLoss, predictor: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """η/√(1 + πτ/8) for classes, whose mean over N(η, τ) is then about σ of it; η for other losses."""
+    return predictor / np.sqrt(1.0 + np.pi * variance / 8.0) if loss.name == "logistic" else predictor
+
+
+def predictor_variance(design: np.ndarray, covariance: np.ndarray, task: np.ndarray) -> np.ndarray:
+    """τ_r = xᵀΣ_i x of every row; `covariance` has shape (n, p, p)."""
+    out = np.empty(len(design))
+    order = np.argsort(task, kind="stable")
+    tasks, first = np.unique(task[order], return_index=True)
+    for number, members in zip(tasks, np.split(order, first[1:])):
+        out[members] = np.einsum("rp,pq,rq->r", design[members], covariance[number], design[members], optimize=True)
+    return np.maximum(out, 0.0)
+
+
+def _dispersion(
+    rows: TaskRows, loss: RowLoss, settings: Settings, folds: np.ndarray | None, scored: list[int]
+) -> float:
+    """φ: one, unless counts vary more than that beside the hub, and held-out rows are predicted no worse with it."""
+    if loss.name != "poisson" or rows.n_tasks == 1:
+        return 1.0
+    pooled = pooled_level(rows, loss, settings)
+    found = learned_dispersion(rows, loss, settings, pooled)
+    if found <= _NEGLIGIBLE_DISPERSION or folds is None or not scored:
+        return found if found > _NEGLIGIBLE_DISPERSION else 1.0
+    total = np.zeros(2)
+    for k in scored:
+        rest, part = rows.take(folds != k), rows.take(folds == k)
+        pooled = pooled_level(rest, loss, settings)
+        # The dispersion of these rows, and not that of the fold.
+        own = learned_dispersion(rest, loss, settings, pooled)
+        for place, value in enumerate((1.0, own)):
+            total[place] += part.value(loss, hub_level(rest, loss, settings, pooled, value)[0].fit.coefficients)
+    logger.info("dispersion %.2f: held-out deviance %.6g, with one %.6g", found, 2 * total[1], 2 * total[0])
+    return found if total[1] <= total[0] else 1.0
+
+
+def _held_out(
+    rows: TaskRows,
+    loss: RowLoss,
+    settings: Settings,
+    task_names: np.ndarray,
+    folds: np.ndarray,
+    scored: list[int],
+    levels: dict[str, OutcomeLevel],
+    dispersion: float,
+) -> tuple[HeldOutRows, np.ndarray]:
+    """What every level predicts for rows it has not seen, and the base rate's predictor of these rows."""
+    used = np.flatnonzero(np.isin(folds, scored))
+    predictors, null = np.empty((len(levels), len(rows.task))), np.empty(len(rows.task))
+    for k in scored:
+        logger.info("learning again without fold %d of %d", k + 1, int(folds.max()) + 1)
+        rest, here = rows.take(folds != k), np.flatnonzero(folds == k)
+        part = rows.take(here)
+        own = learn_outcome_levels(rest, loss, settings, task_names, dispersion, graph="graph" in levels)
+        for place, name in enumerate(levels):
+            # Where the rows of the other folds support no graph, the hub is what they would have given.
+            level = own.get(name, own.get("hub", own["independent"]))
+            variance = predictor_variance(part.design, level.covariance, part.task)
+            predictors[place, here] = moderated(loss, part.predictor(level.fit.coefficients), variance)
+        base = null_model(rest, loss, settings)
+        null[here] = part.design @ base + part.offset
+    held_out = HeldOutRows(
+        predictors[:, used], rows.target[used], rows.weight[used], rows.task[used], folds[used], rows.n_tasks
+    )
+    return held_out, null[used]
+
+
+def _by_block(held_out: HeldOutRows, loss: RowLoss, predictor: np.ndarray, scored: list[int]) -> np.ndarray:
+    """Deviance per fold and task, shape (folds, n)."""
+    deviance = 2.0 * held_out.weight * loss.value(predictor, held_out.target)
+    return np.array([np.bincount(held_out.task, deviance * (held_out.fold == k), held_out.n_tasks) for k in scored])

@@ -1,0 +1,223 @@
+"""GGMTLClassifier: scikit-learn's contract, probabilities, and what is refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV, cross_val_predict
+from sklearn.utils.estimator_checks import check_estimator
+
+from ggmtl import GGMTLClassifier, load_model
+from ggmtl.errors import InputError, ParameterError, UnseenTaskWarning
+from ggmtl.model_selection import TaskKFold
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Twelve tasks in two kinds; the first has one class only."""
+    rng = np.random.default_rng(0)
+    tasks = np.repeat(np.arange(12), 60)
+    X = rng.standard_normal((len(tasks), 3))
+    centre = np.where(np.arange(12)[:, None] % 2 == 0, [1.5, 0.0, -1.0], [-1.0, 1.0, 0.5])
+    models = centre + 0.2 * rng.standard_normal((12, 3))
+    eta = (X * models[tasks]).sum(axis=1) - 0.5
+    y = np.where(rng.random(len(tasks)) < 1 / (1 + np.exp(-eta)), "yes", "no")
+    y[tasks == 0] = "no"
+    return X, y, tasks
+
+
+@pytest.fixture(scope="module")
+def model(rows):
+    X, y, tasks = rows
+    return GGMTLClassifier().fit(X, y, tasks=tasks)
+
+
+def fresh(seed=1, n_tasks=12, n_rows=200):
+    rng = np.random.default_rng(seed)
+    tasks = np.repeat(np.arange(1, n_tasks), n_rows)
+    X = rng.standard_normal((len(tasks), 3))
+    centre = np.where(np.arange(n_tasks)[:, None] % 2 == 0, [1.5, 0.0, -1.0], [-1.0, 1.0, 0.5])
+    eta = (X * centre[tasks]).sum(axis=1) - 0.5
+    return X, np.where(rng.random(len(tasks)) < 1 / (1 + np.exp(-eta)), "yes", "no"), tasks
+
+
+def test_it_passes_scikit_learns_checks():
+    check_estimator(GGMTLClassifier(), on_skip=None)
+
+
+def test_probabilities_sum_to_one_and_agree_with_classes(model, rows):
+    X, _, tasks = rows
+    probability = model.predict_proba(X, tasks=tasks)
+    np.testing.assert_allclose(probability.sum(axis=1), 1.0)
+    assert (model.predict(X, tasks=tasks) == model.classes_[probability.argmax(axis=1)]).all()
+    decision = model.decision_function(X, tasks=tasks)
+    np.testing.assert_allclose(1 / (1 + np.exp(-decision)), probability[:, 1])
+
+
+def test_probabilities_are_moderated_by_the_doubt_about_the_models(model, rows):
+    X, _, tasks = rows
+    plain = 1 / (1 + np.exp(-((X * model.coef_[tasks]).sum(axis=1) + model.intercept_[tasks])))
+    moderated = model.predict_proba(X, tasks=tasks)[:, 1]
+    assert (np.abs(moderated - 0.5) <= np.abs(plain - 0.5) + 1e-12).all()
+    assert np.abs(moderated - plain).max() > 1e-3
+
+
+def test_it_predicts_better_than_one_model_and_than_separate_ones(model, rows):
+    X, y, tasks = rows
+    X_new, y_new, tasks_new = fresh()
+    ours = log_loss(y_new, model.predict_proba(X_new, tasks=tasks_new))
+    pooled = LogisticRegression().fit(X, y)
+    assert ours < log_loss(y_new, pooled.predict_proba(X_new))
+    alone = [LogisticRegression().fit(X[tasks == i], y[tasks == i]) for i in range(1, 12)]
+    separate = np.concatenate([alone[i - 1].predict_proba(X_new[tasks_new == i]) for i in range(1, 12)])
+    assert ours < log_loss(y_new, separate)
+
+
+def test_tasks_of_one_kind_are_linked(model):
+    assert model.graph_.n_edges > 0
+    assert (model.graph_.edges.sum(axis=1) % 2 == 0).mean() > 0.9
+    assert model.blend_["graph"] > 0
+
+
+def test_a_task_with_one_class_has_a_finite_model(model):
+    assert np.isfinite(model.coef_).all()
+    assert np.abs(model.coef_[0]).max() < 5
+    errors = model.coefficients()["standard_error"]
+    assert np.isfinite(np.asarray(errors)).all()
+
+
+def test_the_weights_of_the_levels_sum_to_one(model):
+    assert sum(model.blend_.values()) == pytest.approx(1.0)
+    assert [row["level"] for row in model.path_] == ["pooled", "hub", "graph", "independent"]
+    assert model.validation_error_ <= min(row["error"] for row in model.path_) * 1.02
+    single = GGMTLClassifier(blend=False, random_state=0)
+    assert single.fit(*fresh()[:2], tasks=fresh()[2]).blend_ in ({"graph": 1.0}, {"hub": 1.0})
+
+
+def test_renaming_classes_and_tasks_changes_nothing(model, rows):
+    X, y, tasks = rows
+    other = GGMTLClassifier().fit(X, np.where(y == "yes", 7, -3), tasks=100 + tasks)
+    np.testing.assert_allclose(other.coef_, model.coef_)
+    assert other.classes_.tolist() == [-3, 7]
+
+
+def test_units_do_not_matter(model, rows):
+    X, y, tasks = rows
+    scale = np.array([1000.0, 1.0, 0.01])
+    other = GGMTLClassifier().fit(X * scale + 5.0, y, tasks=tasks)
+    np.testing.assert_allclose(
+        other.predict_proba(X * scale + 5.0, tasks=tasks), model.predict_proba(X, tasks=tasks), atol=1e-5
+    )
+
+
+def test_whole_weights_are_repetitions():
+    X, y, tasks = fresh(n_tasks=5, n_rows=30)
+    times = np.random.default_rng(0).integers(1, 3, len(y))
+    weighed = GGMTLClassifier(validation=None).fit(X, y, tasks=tasks, sample_weight=times)
+    copied = GGMTLClassifier(validation=None).fit(np.repeat(X, times, 0), np.repeat(y, times), np.repeat(tasks, times))
+    np.testing.assert_allclose(weighed.coef_, copied.coef_, atol=1e-5)
+
+
+def test_tools_of_scikit_learn_take_the_task_column(rows):
+    X, y, tasks = rows
+    frame = pd.DataFrame(X, columns=list("abc")).assign(school=tasks)
+    base, split = GGMTLClassifier(task="school", validation=2), TaskKFold(2, task="school")
+    assert cross_val_predict(base, frame, y, method="predict_proba", cv=split).shape == (len(y), 2)
+    search = GridSearchCV(base, {"blend": [True, False]}, scoring="roc_auc", cv=split).fit(frame, y)
+    assert search.best_score_ > 0.7
+    calibrated = CalibratedClassifierCV(base, cv=split).fit(frame, y)
+    assert calibrated.predict_proba(frame).shape == (len(y), 2)
+
+
+def test_more_than_two_classes_are_fitted_one_against_the_rest():
+    rng = np.random.default_rng(0)
+    tasks, X = np.repeat(np.arange(4), 60), rng.standard_normal((240, 2))
+    y = np.where(X[:, 0] > 0.5, "high", np.where(X[:, 1] > 0, "middle", "low"))
+    model = GGMTLClassifier().fit(X, y, tasks=tasks)
+    assert model.predict_proba(X, tasks=tasks).shape == (240, 3)
+    np.testing.assert_allclose(model.predict_proba(X, tasks=tasks).sum(axis=1), 1.0)
+    assert model.score(X, y, tasks=tasks) > 0.8
+    assert len(model.estimators_) == 3
+    for what in (model.summary, model.coefficients):
+        with pytest.raises(InputError, match="two classes"):
+            what()
+
+
+def test_tasks_not_seen_get_the_common_model(model, rows):
+    X = rows[0][:4]
+    with pytest.raises(InputError, match="99"):
+        model.predict(X, tasks=np.full(4, 99))
+    with pytest.warns(UnseenTaskWarning):
+        probability = model.predict_proba(X, tasks=np.full(4, 99), unseen="hub")
+    assert ((probability > 0) & (probability < 1)).all()
+
+
+def test_a_saved_model_predicts_the_same(model, rows, tmp_path):
+    X, _, tasks = rows
+    model.save(tmp_path / "model.ggmtl")
+    copy = load_model(tmp_path / "model.ggmtl")
+    assert isinstance(copy, GGMTLClassifier)
+    assert copy.classes_.tolist() == ["no", "yes"]
+    np.testing.assert_allclose(copy.predict_proba(X, tasks=tasks), model.predict_proba(X, tasks=tasks), atol=1e-6)
+    assert copy.blend_ == model.blend_
+    assert copy.summary().splitlines()[1:] == model.summary().splitlines()[1:]
+    assert copy.get_params() == model.get_params()
+
+
+def test_a_task_may_be_added(model, rows, tmp_path):
+    X, y, tasks = rows
+    model.save(tmp_path / "model.ggmtl")
+    for grown in (GGMTLClassifier().fit(X, y, tasks=tasks), load_model(tmp_path / "model.ggmtl")):
+        X_new, y_new, tasks_new = fresh()
+        own = tasks_new == 4
+        grown.add_task(50, X_new[own], y_new[own]).add_task(60)
+        assert grown.coef_.shape == (14, 3)
+        np.testing.assert_allclose(grown.coef_[:12], model.coef_, atol=1e-12)
+        # Even tasks have the coefficients 1.5, 0 and −1.
+        assert np.abs(grown.coef_[12] - [1.5, 0.0, -1.0]).max() < 0.7
+        assert grown.predict_proba(X_new[:3], tasks=np.full(3, 60)).shape == (3, 2)
+        with pytest.raises(InputError, match="maybe"):
+            grown.add_task(70, X_new[:2], ["yes", "maybe"])
+
+
+def test_what_rows_are_needed_for_is_refused_with_the_reason(model, rows):
+    X, y, _ = rows
+    with pytest.raises(InputError, match="sums of the rows"):
+        model.partial_fit(X, y)
+    assert not hasattr(model, "partial_fit")
+    with pytest.raises(InputError, match="sums of the rows"):
+        GGMTLClassifier().fit_statistics(None)
+    with pytest.raises(InputError, match="squared loss only"):
+        model.evidence()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "match"),
+    [
+        ({"device": "cuda"}, "CPU"),
+        ({"penalty": "l1"}, "squared_l2"),
+        ({"coupling": 1.0}, "evidence"),
+        ({"hub": False}, "hub=True"),
+        ({"checkpoint": "file"}, "checkpoint"),
+    ],
+)
+def test_parameters_without_meaning_are_refused(parameters, match, rows):
+    with pytest.raises(ParameterError, match=match):
+        GGMTLClassifier(**parameters).fit(rows[0], rows[1], tasks=rows[2])
+
+
+def test_targets_that_are_no_classes_are_refused(rows):
+    X, y, tasks = rows
+    with pytest.raises(InputError, match="two classes"):
+        GGMTLClassifier().fit(X, np.full(len(y), "no"), tasks=tasks)
+    with pytest.raises(ValueError, match="Unknown label type"):
+        GGMTLClassifier().fit(X, X[:, 0], tasks=tasks)
+
+
+def test_the_summary_speaks_of_odds_and_log_loss(model):
+    text = model.summary()
+    assert "odds" in text
+    assert "Log-loss on rows not seen" in text
+    assert "linked tasks" in text

@@ -1,0 +1,127 @@
+"""GGMTLRegressor(loss="poisson"): exposure, dispersion, and what is refused."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import mean_poisson_deviance
+
+from ggmtl import GGMTLRegressor, TaskStatistics, load_model
+from ggmtl.errors import InputError, ParameterError
+
+
+def make_counts(dispersion=None, n_tasks=20, n_rows=30, seed=0):
+    """Rates that differ between tasks by a factor of about two; gamma noise where there is a dispersion."""
+    rng = np.random.default_rng(seed)
+    tasks = np.repeat(np.arange(n_tasks), n_rows)
+    X = rng.standard_normal((len(tasks), 2))
+    models = np.array([0.5, -0.3]) + 0.2 * rng.standard_normal((n_tasks, 2))
+    level = 1.0 + 0.7 * rng.standard_normal(n_tasks)
+    exposure = rng.uniform(0.2, 5.0, len(tasks))
+    mean = exposure * np.exp((X * models[tasks]).sum(axis=1) + level[tasks])
+    if dispersion is not None:
+        shape = mean / (dispersion - 1.0)
+        mean = rng.gamma(shape, mean / shape)
+    return X, rng.poisson(mean).astype(float), tasks, exposure
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return make_counts()
+
+
+@pytest.fixture(scope="module")
+def model(rows):
+    X, y, tasks, exposure = rows
+    return GGMTLRegressor(loss="poisson").fit(X, y, tasks=tasks, exposure=exposure)
+
+
+def test_predictions_are_rates_times_the_exposure(model, rows):
+    X, _, tasks, exposure = rows
+    rate = np.exp((X * model.coef_[tasks]).sum(axis=1) + model.intercept_[tasks])
+    np.testing.assert_allclose(model.predict(X, tasks=tasks), rate)
+    np.testing.assert_allclose(model.predict(X, tasks=tasks, exposure=exposure), rate * exposure)
+    _, deviation = model.predict(X, tasks=tasks, exposure=exposure, return_std=True)
+    assert (deviation >= np.sqrt(rate * exposure)).all()
+
+
+def test_coefficients_are_found(model):
+    rng = np.random.default_rng(0)
+    rng.standard_normal((600, 2))
+    models = np.array([0.5, -0.3]) + 0.2 * rng.standard_normal((20, 2))
+    assert np.abs(model.coef_ - models).mean() < 0.1
+    assert model.dispersion_ == 1.0
+
+
+def test_the_score_is_the_share_of_the_deviance_that_is_explained(model, rows):
+    X, y, tasks, exposure = rows
+    ours = mean_poisson_deviance(y, model.predict(X, tasks=tasks, exposure=exposure))
+    null = mean_poisson_deviance(y, exposure * y.sum() / exposure.sum())
+    np.testing.assert_allclose(model.score(X, y, tasks=tasks, exposure=exposure), 1 - ours / null)
+
+
+def test_the_unit_of_the_exposure_moves_the_intercept_alone(model, rows):
+    X, y, tasks, exposure = rows
+    other = GGMTLRegressor(loss="poisson").fit(X, y, tasks=tasks, exposure=1000.0 * exposure)
+    np.testing.assert_allclose(other.coef_, model.coef_, atol=1e-4)
+    np.testing.assert_allclose(other.intercept_, model.intercept_ - np.log(1000.0), atol=1e-3)
+
+
+def test_the_held_out_deviance_is_that_of_fresh_rows(model):
+    X, y, tasks, exposure = make_counts(n_rows=200)
+    # The models of both are drawn alike only for the same seed and number of rows, so the scale alone is compared.
+    assert 0.5 < model.validation_error_ < 2.0
+    assert model.predict(X, tasks=tasks, exposure=exposure).shape == y.shape
+
+
+def test_dispersion_is_learned_where_counts_vary_more():
+    X, y, tasks, exposure = make_counts(dispersion=4.0, n_rows=60)
+    model = GGMTLRegressor(loss="poisson").fit(X, y, tasks=tasks, exposure=exposure)
+    assert 3.0 < model.dispersion_ < 5.0
+    assert "times as much as Poisson" in model.summary()
+
+
+def test_a_saved_model_predicts_the_same_and_grows(model, rows, tmp_path):
+    X, y, tasks, _ = rows
+    model.save(tmp_path / "counts.ggmtl")
+    copy = load_model(tmp_path / "counts.ggmtl")
+    np.testing.assert_array_equal(copy.predict(X, tasks=tasks), model.predict(X, tasks=tasks))
+    copy.add_task(77, X[:5], y[:5])
+    assert copy.predict(X[:2], tasks=[77, 77]).shape == (2,)
+
+
+def test_exposure_and_counts_are_checked(rows):
+    X, y, tasks, exposure = rows
+    counts = GGMTLRegressor(loss="poisson")
+    with pytest.raises(InputError, match="row 3"):
+        counts.fit(X, np.where(np.arange(len(y)) == 3, -1.0, y), tasks=tasks)
+    with pytest.raises(InputError, match="exposure must be positive"):
+        counts.fit(X, y, tasks=tasks, exposure=exposure - exposure.min())
+    with pytest.raises(InputError, match="one entry per row"):
+        counts.fit(X, y, tasks=tasks, exposure=exposure[:5])
+    with pytest.raises(ParameterError, match="poisson"):
+        GGMTLRegressor().fit(X, y, tasks=tasks, exposure=exposure)
+    with pytest.raises(ParameterError, match="loss"):
+        GGMTLRegressor(loss="hinge").fit(X, y, tasks=tasks)
+
+
+def test_rows_of_weight_zero_need_an_exposure_but_do_not_count(rows):
+    X, y, tasks, exposure = rows
+    weight = np.ones(len(y))
+    weight[::7] = 0.0
+    kept = weight > 0
+    some = GGMTLRegressor(loss="poisson", validation=None).fit(
+        X, y, tasks=tasks, exposure=exposure, sample_weight=weight
+    )
+    rest = GGMTLRegressor(loss="poisson", validation=None).fit(
+        X[kept], y[kept], tasks=tasks[kept], exposure=exposure[kept]
+    )
+    np.testing.assert_allclose(some.coef_, rest.coef_)
+
+
+def test_what_needs_sums_is_refused_with_the_reason(model, rows):
+    X, y, tasks, _ = rows
+    with pytest.raises(InputError, match="sums of the rows"):
+        GGMTLRegressor(loss="poisson").fit_statistics(TaskStatistics.from_arrays(X, y, tasks))
+    with pytest.raises(InputError, match="sums of the rows"):
+        model.partial_fit(X, y, tasks=tasks)
+    with pytest.raises(AttributeError, match="dispersion_"):
+        _ = model.noise_

@@ -1,0 +1,134 @@
+"""Levels for other losses, and their average."""
+
+import numpy as np
+import pytest
+
+from ggmtl.bilevel.level import Settings
+from ggmtl.evidence.laplace import LaplaceLoss, common_model, hub_mode
+from ggmtl.fit.outcome_levels import graph_mode, hub_level, null_model, pooled_level, separate_level
+from ggmtl.fit.predictor_average import HeldOutRows, average_weights, cross_fitted_predictor, slope_errors
+from ggmtl.graph.candidates import as_candidates
+from ggmtl.losses.rowwise import LOSSES
+from ggmtl.losses.task_rows import sorted_rows
+
+SLOPES = np.array([True, True, False])
+SETTINGS = Settings("squared_l2", as_candidates("knn"), None, True, SLOPES)
+
+
+def make_rows(name="logistic", n_tasks=8, n_rows=40, spread=0.5, seed=0):
+    rng = np.random.default_rng(seed)
+    task = np.repeat(np.arange(n_tasks), n_rows)
+    design = np.column_stack([rng.standard_normal((len(task), 2)), np.ones(len(task))])
+    eta = np.einsum("rp,rp->r", design, (np.array([1.0, -1.0, 0.3]) + spread * rng.standard_normal((n_tasks, 3)))[task])
+    loss = LOSSES[name]
+    draw = rng.poisson if name == "poisson" else lambda mean: rng.random(len(mean)) < mean
+    return sorted_rows(design, draw(loss.mean(eta)).astype(float), task, n_tasks)[0], loss
+
+
+@pytest.mark.parametrize("name", ["logistic", "poisson"])
+def test_levels_are_at_their_optimum(name):
+    """The gradient of loss and penalty is zero."""
+    rows, loss = make_rows(name)
+    pooled = pooled_level(rows, loss, SETTINGS)
+    hub = hub_level(rows, loss, SETTINGS, pooled)[0].fit
+    centred = hub.coefficients - common_model(hub.coefficients, hub.hub, pooled.ridge)
+    np.testing.assert_allclose(rows.gradient(loss, hub.coefficients) + hub.hub * centred, 0.0, atol=1e-3)
+    alone = separate_level(rows, loss, SETTINGS)
+    pull = np.where(SLOPES, alone.ridge * alone.fit.coefficients, 0.0)
+    gradient = rows.gradient(loss, alone.fit.coefficients)
+    np.testing.assert_allclose((gradient + pull)[:, SLOPES], 0.0, atol=1e-2)
+
+
+def test_tasks_that_are_alike_are_pooled_by_the_evidence():
+    rows, loss = make_rows(spread=0.0, n_rows=100)
+    pooled = pooled_level(rows, loss, SETTINGS)
+    hub = hub_level(rows, loss, SETTINGS, pooled)[0]
+    np.testing.assert_allclose(hub.fit.coefficients, pooled.fit.coefficients, atol=0.25)
+    apart = hub_level(*make_rows(spread=1.0, n_rows=100), SETTINGS, pooled)[0]
+    assert (apart.fit.hub < 0.2 * hub.fit.hub).all()
+
+
+def test_tasks_of_one_class_have_finite_models_on_every_level():
+    rows, loss = make_rows()
+    target = np.where(rows.task < 3, 1.0, rows.target)
+    rows = type(rows)(rows.design, target, rows.offset, rows.weight, rows.task, rows.n_tasks)
+    for level in (
+        separate_level(rows, loss, SETTINGS),
+        hub_level(rows, loss, SETTINGS, pooled_level(rows, loss, SETTINGS))[0],
+    ):
+        assert np.abs(level.fit.coefficients).max() < 10
+
+
+def test_separable_rows_have_a_finite_model():
+    design = np.column_stack([np.linspace(-1, 1, 20), np.ones(20)])
+    rows, _ = sorted_rows(design, (design[:, 0] > 0).astype(float), np.zeros(20, dtype=int), 1)
+    settings = Settings("squared_l2", as_candidates("knn"), None, True, np.array([True, False]))
+    assert np.abs(separate_level(rows, LOSSES["logistic"], settings).fit.coefficients).max() < 100
+
+
+def test_the_null_model_is_the_base_rate():
+    rows, loss = make_rows("poisson")
+    np.testing.assert_allclose(np.exp(null_model(rows, loss, SETTINGS)[2]), rows.target.mean(), rtol=1e-5)
+
+
+def test_a_graph_without_strength_is_the_hub():
+    rows, loss = make_rows()
+    hub, _ = hub_level(rows, loss, SETTINGS, pooled_level(rows, loss, SETTINGS))
+    mode = hub_mode(LaplaceLoss(rows, loss, np.zeros((8, 3))), hub.fit.hub)
+    edges, values = np.array([[0, 1]]), np.array([1e-9])
+    fit = type(hub.fit)("graph", edges, values, np.ones(3), hub.fit.hub, hub.fit.coefficients, 0.0)
+    np.testing.assert_allclose(
+        graph_mode(rows, loss, fit, np.zeros((8, 3)), 1.0).coefficients, mode.coefficients, atol=1e-4
+    )
+
+
+# ---------------------------------------------------------------------- the average
+
+
+def held_out(predictors, target, n_tasks=10):
+    number = len(target)
+    task = np.arange(number) % n_tasks
+    return HeldOutRows(np.array(predictors), target, np.ones(number), task, np.arange(number) % 3, n_tasks)
+
+
+def test_a_level_that_is_much_better_gets_the_weight():
+    rng = np.random.default_rng(0)
+    eta = 2.0 * rng.standard_normal(900)
+    target = (rng.random(900) < 1 / (1 + np.exp(-eta))).astype(float)
+    rows = held_out([np.zeros(900), eta], target)
+    np.testing.assert_allclose(average_weights(rows, LOSSES["logistic"], 0), [0, 1], atol=0.15)
+    np.testing.assert_allclose(average_weights(rows, LOSSES["logistic"], 1), [0, 1], atol=1e-6)
+
+
+def test_levels_that_are_equally_good_leave_the_preferred_one_alone():
+    rng = np.random.default_rng(0)
+    target, noise = rng.poisson(2.0, 300).astype(float), 0.01 * rng.standard_normal((2, 300))
+    rows = held_out(np.log(2.0) + noise, target)
+    np.testing.assert_allclose(average_weights(rows, LOSSES["poisson"], 1), [0, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["logistic", "poisson", "squared"])
+def test_the_weights_minimise_the_penalised_loss(name):
+    """No other point of the simplex on a grid is better."""
+    rng = np.random.default_rng(1)
+    target = rng.integers(0, 2, 400).astype(float)
+    rows, loss = held_out(rng.standard_normal((3, 400)) + target - 0.5, target), LOSSES[name]
+    alpha = average_weights(rows, loss, 0)
+    assert alpha.sum() == pytest.approx(1.0)
+    slopes = slope_errors(rows, loss, 0)
+
+    def objective(weights):
+        return loss.value(weights @ rows.predictors, target).sum() + slopes @ weights
+
+    grid = [np.array([a, b, 1 - a - b]) for a in np.linspace(0, 1, 41) for b in np.linspace(0, 1 - a, 41)]
+    assert objective(alpha) <= min(map(objective, grid)) + 0.05
+
+
+def test_the_cross_fitted_average_does_not_see_the_fold():
+    rng = np.random.default_rng(0)
+    target, predictors = rng.integers(0, 2, 90).astype(float), rng.standard_normal((2, 90))
+    rows = held_out(predictors, target)
+    first = cross_fitted_predictor(rows, LOSSES["logistic"], 0)
+    inside = rows.fold == 0
+    other = held_out(predictors, np.where(inside, 1 - target, target))
+    np.testing.assert_allclose(cross_fitted_predictor(other, LOSSES["logistic"], 0)[inside], first[inside])
