@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo test test-core test-minimum fuzz faults coverage lint bench docs clean
+.PHONY: setup demo wheel test-wheel test test-core test-minimum fuzz faults coverage lint bench docs clean
 
 setup: $(VENV)/.installed-all-dev
 
@@ -16,7 +16,7 @@ $(VENV)/.installed-%: pyproject.toml
 
 comma := ,
 
-demo: $(VENV)/.installed-fast-plot-report-cli-data
+demo: $(VENV)/.installed-fast-plot-report-cli
 	$(BIN)/ggmtl demo --output report.html
 
 # Two workers on one thread each: workers whose linear algebra takes all cores only wait for one another.
@@ -46,6 +46,18 @@ faults: setup
 # The NumPy forms of the kernels, because coverage cannot see into compiled code.
 coverage: setup
 	GGMTL_KERNELS=numpy OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=95
+
+# What a user installs. pip alone builds it, so nothing need be set up.
+wheel:
+	rm -rf dist
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+# The wheel in an empty environment, run outside of the checkout.
+test-wheel: wheel
+	rm -rf build/venv-wheel
+	$(PYTHON) -m venv build/venv-wheel
+	build/venv-wheel/bin/python -m pip install --quiet "$$(echo dist/ggmtl-*.whl)[cli,report,plot,fast]"
+	cd $$(mktemp -d) && $(CURDIR)/build/venv-wheel/bin/ggmtl demo
 
 lint: setup
 	$(BIN)/ruff check .

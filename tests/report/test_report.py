@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ggmtl import GGMTLRegressor
+from ggmtl import Coordinates, GGMTLRegressor
 from ggmtl.baselines import IndependentRegressor
 from ggmtl.inspection.summary.collect import summarize
 from ggmtl.report import render_report, write_report
-from ggmtl.report.page import place_tasks, script_json
+from ggmtl.report.page import script_json
+from ggmtl.report.placing import place_tasks
 
 pytest.importorskip("jinja2")
 
@@ -112,9 +113,9 @@ def test_noise_and_a_stop_by_design_are_told_in_words(model):
 def test_unlinked_tasks_with_equal_models_have_the_same_place_side_by_side():
     X, y, task = _rows(12, 2, 60)
     model = IndependentRegressor().fit(X, y, tasks=task)
-    places, by_models = place_tasks(summarize(model))
-    points = np.array(places)
-    assert by_models
+    placing = place_tasks(summarize(model))
+    points = np.array(placing.points)
+    assert placing.by == "models"
     within = np.linalg.norm(points[0] - points[2])
     assert within < np.linalg.norm(points[0] - points[1])
 
@@ -123,10 +124,52 @@ def test_many_tasks_are_placed_without_overlap():
     n = 900
     tasks = [{"cluster": i // 9, "coefficients": [0.0]} for i in range(n)]
     edges = [[i, i + 1, 1.0] for i in range(n - 1) if i % 9 != 8]
-    summary = {"n_tasks": n, "tasks": tasks, "graph": {"edges": edges}, "path": {"levels": []}, "map": None}
-    points = np.array(place_tasks(summary)[0])
+    summary = {
+        "n_tasks": n,
+        "tasks": tasks,
+        "graph": {"edges": edges},
+        "path": {"levels": []},
+        "map": None,
+        "places": None,
+    }
+    points = np.array(place_tasks(summary).points)
     distance = np.linalg.norm(points[:, None] - points, axis=2) + 9.0 * np.eye(n)
     assert distance.min() > 0.2
+
+
+def test_tasks_whose_places_are_known_are_drawn_there():
+    X, y, task = _rows(4, 1, 40)
+    corners = {0: (0.0, 60.0), 1: (1.0, 60.0), 2: (0.0, 60.5), 3: (1.0, 60.5)}
+    for xy in (corners, np.array(list(corners.values()))):
+        model = GGMTLRegressor(candidates=Coordinates(xy, k=2)).fit(X, y, tasks=task)
+        placing = place_tasks(summarize(model))
+        points = np.array(placing.points)
+        assert placing.by == "places"
+        # At 60 degrees of latitude, a degree of longitude is about half as long as one of latitude.
+        across, up = points[1] - points[0], points[2] - points[0]
+        assert across[0] == pytest.approx(up[1], rel=0.02)
+        assert abs(across[1]) + abs(up[0]) < 1e-9
+
+
+def test_places_among_what_is_known_about_the_tasks_are_drawn_too():
+    pandas = pytest.importorskip("pandas")
+    X, y, task = _rows(6, 1, 60)
+    known = pandas.DataFrame({"task": range(6), "lon": [0.0, 1.0, 2.0, 0.0, 1.0, 2.0], "lat": [50.0] * 3 + [51.0] * 3})
+    model = GGMTLRegressor().fit(X, y, tasks=task, task_features=known)
+    summary = summarize(model)
+    assert summary["places"] == known[["lon", "lat"]].to_numpy().tolist()
+    assert place_tasks(summary).by == "places"
+
+
+def test_a_map_across_the_date_line_is_in_one_piece_and_far_places_are_outside_the_first_view():
+    near = np.random.default_rng(0).uniform([-120.0, 30.0], [-80.0, 48.0], (60, 2))
+    places = np.concatenate([near, [[-176.0, 52.0], [145.0, 13.0]]])
+    placing = place_tasks({"places": places.tolist(), "graph": {"edges": []}})
+    points, (low, high) = np.array(placing.points), np.array(placing.frame)
+    # The one west of the date line is drawn west of the others.
+    assert points[:, 0].argsort()[:2].tolist() == [61, 60]
+    assert ((points[:60] >= low - 1e-3) & (points[:60] <= high + 1e-3)).all()
+    assert (points[60:, 0] < low[0]).all()
 
 
 # ---------------------------------------------------------------------- in a browser

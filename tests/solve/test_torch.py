@@ -12,7 +12,6 @@ from scipy.spatial import cKDTree
 
 torch = pytest.importorskip("torch", reason="the torch form of the kernels needs torch")
 
-from ggmtl import BilevelProblem, TaskStatistics  # noqa: E402
 from ggmtl.errors import InputError, SingularSystemError, SolverError  # noqa: E402
 from ggmtl.evidence.gpu import kernels as device_kernels  # noqa: E402
 from ggmtl.evidence.gpu.kernels import joined_pairs, nearest_neighbours  # noqa: E402
@@ -21,7 +20,6 @@ from ggmtl.solve.gpu import multigrid, products, solver  # noqa: E402
 from ggmtl.solve.gpu.products import (  # noqa: E402
     TensorGraph,
     block_product,
-    edge_products,
     inverse_and_log_determinant,
     inverse_blocks,
     row_sums,
@@ -29,7 +27,6 @@ from ggmtl.solve.gpu.products import (  # noqa: E402
 from ggmtl.solve.gpu.solver import (  # noqa: E402
     Cycle,
     TensorSolver,
-    evaluate_hold_out,
 )
 from ggmtl.solve.gpu.system import TensorLoss, TensorSystem  # noqa: E402
 from ggmtl.solve.solvers import ConjugateGradient, Direct, prepare  # noqa: E402
@@ -93,20 +90,6 @@ def test_float32_blocks_are_summed_in_float64(device, monkeypatch):
     np.testing.assert_allclose(
         out.cpu().numpy(), np.matmul(rounded.astype(float), values[..., None])[..., 0], rtol=1e-12
     )
-
-
-def test_edge_reductions_are_sums_over_coordinates(device, monkeypatch):
-    monkeypatch.setattr(products, "CHUNK_NUMBERS", 200)
-    system = make_system()
-    rng = np.random.default_rng(1)
-    first, second = rng.normal(size=(2, *system.shape))
-    there = on_device(system, device)
-    a, b = torch.as_tensor(first).to(device), torch.as_tensor(second).to(device)
-    along, total = edge_products(there.graph, a, b, there.coupling, there.weights)
-    i, j = system.edges.T
-    product = (first[i] - first[j]) * (second[i] - second[j])
-    np.testing.assert_allclose(along.cpu().numpy(), product @ system.coupling, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(total.cpu().numpy(), system.edge_weights @ product, rtol=1e-10, atol=1e-12)
 
 
 def test_a_graph_without_edges_has_no_neighbours(device):
@@ -295,56 +278,21 @@ def test_too_little_memory_is_said_before_any_is_taken(device, monkeypatch):
         TensorSolver.of(on_device(make_system(), device))
 
 
-# ---------------------------------------------------------------- hyper-gradient
-
-
-def make_problem(coupling=2.0, hub_strength=1.5, n=150, d=6):
-    rng = np.random.default_rng(0)
-    tasks = np.repeat(np.arange(n), 20)
-    X = rng.normal(size=(len(tasks), d))
-    y = np.einsum("nd,nd->n", X, rng.normal(size=(n, d))[tasks]) + rng.normal(size=len(tasks))
-    statistics = TaskStatistics.from_arrays(X, y, tasks, folds=2)
-    edges = neighbour_graph(rng, n)
-    strengths = coupling * np.linspace(0.5, 2.0, d)
-    problem = BilevelProblem(
-        statistics.fold(0), statistics.fold(1), edges, strengths, hub_strength=hub_strength, tol=1e-12
-    )
-    return problem, rng.uniform(0.05, 1.0, size=len(edges))
-
-
-def evaluate_there(problem, edge_values, device, gram_dtype=torch.float64, **options):
-    inner = problem.criterion.problem
-    train = TensorLoss.of(inner.loss, device, gram_dtype)
-    validation = TensorLoss.of(problem.criterion.validation, device, gram_dtype)
-    graph = TensorGraph.of(torch.as_tensor(inner.edges).to(device), inner.loss.n_tasks)
-    parts = (edge_values, inner.coupling, inner.hub, inner.ridge)
-    parts = (torch.as_tensor(part).to(device) for part in parts)
-    return evaluate_hold_out(train, validation, graph, *parts, **options)
-
-
-@pytest.mark.parametrize("hub_strength", [None, 1.5])
-@pytest.mark.parametrize("coupling", [0.1, 2.0, 1e3])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_hypergradient_is_that_of_the_cpu(device, dtype, coupling, hub_strength):
-    problem, edge_values = make_problem(coupling, hub_strength)
-    here = problem.evaluate(edge_values)
-    there = evaluate_there(problem, edge_values, device, dtype=dtype, tol=1e-10)
-    for name in ("edges", "coupling", "hub", "coefficients", "task_values", "adjoint"):
-        assert relative(getattr(there, name), getattr(here, name)) < 1e-6, name
-    assert float(there.value) == pytest.approx(here.value, rel=1e-8)
-
-
 def test_float32_storage_costs_only_its_rounding(device):
-    problem, edge_values = make_problem()
-    there = evaluate_there(problem, edge_values, device, gram_dtype=torch.float32)
-    assert relative(there.edges, problem.evaluate(edge_values).edges) < 1e-5
+    system = make_system()
+    right = np.random.default_rng(1).normal(size=system.shape)
+    exact, there = ConjugateGradient.of(system).solve(right, tol=1e-12).value, on_device(system, device)
+    stored = replace(there, gram=there.gram.float())
+    found = TensorSolver.of(stored).solve(torch.as_tensor(right).to(device), tol=1e-10).require(1e-8)
+    assert relative(found.value, exact) < 1e-5
 
 
-def test_a_warm_evaluation_takes_fewer_steps(device):
-    problem, edge_values = make_problem()
-    cold = evaluate_there(problem, edge_values, device)
-    warm = evaluate_there(problem, edge_values * 1.001, device, warm=cold)
-    assert sum(warm.iterations) < sum(cold.iterations)
+def test_a_near_start_takes_fewer_steps(device):
+    system = make_system()
+    right = torch.as_tensor(np.random.default_rng(1).normal(size=system.shape)).to(device)
+    solver = TensorSolver.of(on_device(system, device))
+    cold = solver.solve(right, tol=1e-8)
+    assert solver.solve(1.001 * right, cold.value, tol=1e-8).iterations < cold.iterations
 
 
 # ---------------------------------------------------------------- neighbours

@@ -8,6 +8,7 @@ import numpy as np
 
 from ggmtl.bilevel.inner import DEFAULT_SMOOTHING, InnerProblem, solve_inner
 from ggmtl.bilevel.sparsity import Sparsity
+from ggmtl.design.task_table import KnownTasks
 from ggmtl.graph.candidates import Candidates
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import LeastSquares
@@ -36,6 +37,8 @@ class Settings:
         Whether all tasks have the same noise variance, or each its own. Then rows are weighted by its inverse.
     blend : bool
         Whether the levels are averaged by their held-out errors; otherwise the best supported one is taken.
+    known : KnownTasks, optional
+        What is known about the tasks.
     step : float, optional
         ν of projected gradient; chosen at every step where None.
     edge_solver, hypergradient, ridge, smoothing, max_iter, tol
@@ -59,6 +62,7 @@ class Settings:
     noise: str = "common"
     blend: bool = True
     step: float | None = None
+    known: KnownTasks | None = None
     sizes: Sizes = SIZES
 
     def ridge_for(self, loss: LeastSquares) -> np.ndarray:
@@ -70,6 +74,36 @@ class Settings:
         """The inner problem on the given rows."""
         ridge = self.ridge_for(loss)
         return InnerProblem(loss, edges, coupling, hub, ridge, self.penalty, self.smoothing, self.sizes)
+
+
+@dataclass(frozen=True)
+class TaskMeans:
+    """What descriptors of the tasks tell of their models: B z_i.
+
+    Parameters
+    ----------
+    effects, strength : arrays of shape (q, p)
+        B, transposed, and the strengths b of its prior.
+    known : array of shape (n, q)
+        z of every task.
+    """
+
+    effects: np.ndarray
+    strength: np.ndarray
+    known: np.ndarray
+
+    @property
+    def models(self) -> np.ndarray:
+        """B z_i of every task, shape (n, p)."""
+        return self.known @ self.effects
+
+    def of_tasks(self, tasks: np.ndarray) -> TaskMeans:
+        """Those of some tasks."""
+        return replace(self, known=self.known[tasks])
+
+    def with_task(self, position: int, known: np.ndarray) -> TaskMeans:
+        """Those with one more task, of which z is given, shape (q,)."""
+        return replace(self, known=np.insert(self.known, position, known, axis=0))
 
 
 @dataclass(frozen=True)
@@ -96,6 +130,8 @@ class GraphFit:
         Whether the criterion prefers this graph to none, corrected for multiple comparisons.
     precisions : array of shape (n,), optional
         σ²/σ_i², the weights of every task's rows; None if all are one.
+    means : TaskMeans, optional
+        What is known about the tasks: hub and edges then tie deviations from B z_i.
     """
 
     name: str
@@ -112,16 +148,32 @@ class GraphFit:
     reported_weights: np.ndarray | None = None
     supported: bool = False
     precisions: np.ndarray | None = None
+    means: TaskMeans | None = None
 
-    def weighed(self, loss: LeastSquares, tasks: np.ndarray | None = None) -> LeastSquares:
-        """The loss of all tasks or of some, with rows weighted as in this fit."""
-        if self.precisions is None:
-            return loss
-        return loss.weighted(self.precisions if tasks is None else self.precisions[tasks])
+    def weighed(self, loss: LeastSquares) -> LeastSquares:
+        """The loss of `deviations`, with rows weighted as in this fit."""
+        if self.means is not None:
+            loss = loss.shifted(self.means.models)
+        return loss if self.precisions is None else loss.weighted(self.precisions)
+
+    @property
+    def deviations(self) -> np.ndarray:
+        """What hub and edges tie: the models, less what descriptors tell of them; shape (n, p)."""
+        return self.coefficients if self.means is None else self.coefficients - self.means.models
+
+    @property
+    def centred(self) -> GraphFit:
+        """The fit of the deviations alone."""
+        return self if self.means is None else replace(self, coefficients=self.deviations, means=None)
+
+    def with_deviations(self, deviations: np.ndarray) -> GraphFit:
+        """The fit with other models, given without what descriptors tell of them."""
+        models = deviations if self.means is None else deviations + self.means.models
+        return replace(self, coefficients=models)
 
     def common_model(self) -> np.ndarray:
-        """The hub's model: the mean of the tasks' models."""
-        return self.coefficients.mean(axis=0)
+        """The hub's model w_0: the mean of the tasks' models, less what descriptors tell of them."""
+        return self.deviations.mean(axis=0)
 
     def edge_weights(self, slopes: np.ndarray) -> np.ndarray:
         """w = λe of every candidate edge; with several λ, their geometric mean over the slopes."""
@@ -131,7 +183,7 @@ class GraphFit:
 
 
 def present_problem(fit: GraphFit, loss: LeastSquares, settings: Settings) -> tuple[InnerProblem, np.ndarray]:
-    """Inner problem of a fit on the given rows, with its edges of positive value, and these values."""
+    """Inner problem of a fit's deviations on the given rows, with its edges of positive value, and these values."""
     present = fit.edge_values > 0
     problem = settings.problem(fit.weighed(loss), fit.edges[present], fit.coupling, fit.hub)
     return problem, fit.edge_values[present]
@@ -140,4 +192,4 @@ def present_problem(fit: GraphFit, loss: LeastSquares, settings: Settings) -> tu
 def refit(fit: GraphFit, loss: LeastSquares, settings: Settings) -> GraphFit:
     """The same graph with models refitted on `loss`. Edges of value zero are left out of the solve."""
     problem, values = present_problem(fit, loss, settings)
-    return replace(fit, coefficients=solve_inner(problem, values, tol=1e-10).coefficients)
+    return fit.with_deviations(solve_inner(problem, values, tol=1e-10).coefficients)

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ggmtl.cli.comparison import OWN, Comparison, Standing
+from ggmtl.cli.demo import Check
 from ggmtl.inspection.summary.phrases import count, number, one_line
 from ggmtl.inspection.summary.words import (
     describe_gain,
@@ -194,3 +195,16 @@ def show_comparison(comparison: Comparison) -> None:
         out.print(plain(note, _QUIET))
     if comparison.n_unscored:
         out.print(plain(f"Not scored: {count(comparison.n_unscored, 'row')} of tasks with a single fold.", _QUIET))
+
+
+def show_check(check: Check) -> None:
+    """Errors of several methods on the same rows, this package's in bold."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, error in check.errors.items():
+        table.add_row(plain(name), f"{error:.3f}", style="bold" if name.startswith(OWN) else "")
+    out = console()
+    out.print()
+    out.print(plain(f"Error on {check.rows}:"))
+    out.print(table)

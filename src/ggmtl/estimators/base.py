@@ -108,6 +108,10 @@ class TaskEstimator(BaseEstimator):
         -------
         self
         """
+        return self._fit(*self._collect(X, y, tasks, sample_weight, groups))
+
+    def _collect(self, X: Any, y: Any, tasks: Any, sample_weight: Any, groups: Any) -> tuple[TaskStatistics, InputForm]:
+        """The statistics of rows, dealt into folds, and how they were given."""
         data = read_training(
             X, y, tasks, task=self.task, sample_weight=sample_weight, groups=groups, estimator=type(self).__name__
         )
@@ -115,7 +119,7 @@ class TaskEstimator(BaseEstimator):
         form = replace(InputForm.of_rows(X, y, tasks, self.task, data), scored_from=scored_from)
         if folds is not None and data.groups is not None:
             form = replace(form, group_folds=dict(zip(group_labels(data.groups), folds.tolist())))
-        return self._fit(TaskStatistics.from_data(data, folds), form)
+        return TaskStatistics.from_data(data, folds), form
 
     @all_or_nothing
     def fit_statistics(self, statistics: TaskStatistics):
@@ -123,18 +127,22 @@ class TaskEstimator(BaseEstimator):
 
         Statistics without folds leave nothing to validate on: strengths are then chosen by evidence.
         """
+        return self._fit(self._checked(statistics), InputForm())
+
+    @staticmethod
+    def _checked(statistics: Any) -> TaskStatistics:
         if not isinstance(statistics, TaskStatistics):
             raise InputError(f"fit_statistics takes TaskStatistics. Got {type(statistics).__name__} instead.")
-        return self._fit(statistics, InputForm())
+        return statistics
 
     @one_blas_thread()
-    def _fit(self, statistics: TaskStatistics, form: InputForm):
+    def _fit(self, statistics: TaskStatistics, form: InputForm, **options: Any):
         check_choice("unseen", self.unseen, ("error", "hub"))
         self._form = form
         self.scaling_ = Scaling.from_statistics(statistics, self.fit_intercept, self.standardize)
         self._set_names(statistics.task_names, statistics.feature_names)
         try:
-            models = self._learn(self.scaling_.design(statistics), statistics)
+            models = self._learn(self.scaling_.design(statistics), statistics, **options)
         except np.linalg.LinAlgError as error:
             raise SingularSystemError(
                 f"The models of {statistics.n_tasks} tasks could not be computed: {error}. Leave out constant, "
@@ -191,11 +199,14 @@ class TaskEstimator(BaseEstimator):
         -------
         array of shape (rows,), or (rows, n_tasks) where ``fit`` was given one task per column of y
         """
+        return self._predict(X, tasks, unseen)
+
+    def _predict(self, X: Any, tasks: Any, unseen: str | None, **options: Any) -> np.ndarray:
         matrix, labels = self._read_rows(X, tasks)
         if labels is None:
             values = matrix @ self.coef_.T + self.intercept_
             return values if self._form.target_is_matrix else values[:, 0]
-        coef, intercept = self._models_of(labels, self.unseen if unseen is None else unseen)
+        coef, intercept = self._models_of(labels, self.unseen if unseen is None else unseen, **options)
         return np.einsum("rd,rd->r", matrix, coef) + intercept
 
     def _read_rows(self, X: Any, tasks: Any) -> tuple[np.ndarray, np.ndarray | None]:

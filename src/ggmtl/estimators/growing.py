@@ -14,10 +14,12 @@ from ggmtl.data.frames import as_frame
 from ggmtl.data.labels import locate_tasks, read_labels
 from ggmtl.data.reading import read_training
 from ggmtl.data.task_data import TaskData
+from ggmtl.data.task_features import TaskFeatures, read_task_features
 from ggmtl.data.validation import group_labels, seed_of
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.fit.state import FittedState
 from ggmtl.inference.growth import with_task
+from ggmtl.inference.unseen import known_of
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 
@@ -30,7 +32,15 @@ def more_rows(model: Any, data: TaskData, forget: float) -> tuple[TaskStatistics
     return replace(old, cross=forget * old.cross) + new, form
 
 
-def one_more_task(model: Any, name: Any, X: Any, y: Any) -> FittedState:
+def more_features(state: FittedState, features: TaskFeatures | None) -> TaskFeatures | None:
+    """What is known about the tasks of a model and of new ones; None where it was fitted without."""
+    known = state.settings.known
+    if features is None:
+        return None if known is None else known.features
+    return known_of(state, "partial_fit").features.joined(features)
+
+
+def one_more_task(model: Any, name: Any, X: Any, y: Any, task_features: Any = None) -> FittedState:
     """The state with one more task, and its rows among the statistics."""
     state = model.state_
     label = new_label(state, name)
@@ -40,7 +50,11 @@ def one_more_task(model: Any, name: Any, X: Any, y: Any) -> FittedState:
         rows = TaskStatistics(np.zeros((1, 1, width, width)), np.zeros(width - 1), label, state.feature_names)
     else:
         rows = TaskStatistics.from_data(data)
-    grown = with_task(state, label, state.scaling.design(rows)[0])
+    row = None
+    if task_features is not None:
+        known_of(state, "add_task")
+        row = read_task_features(task_features, model.task).of_tasks(label)
+    grown = with_task(state, label, state.scaling.design(rows)[0], row=row)
     old = state.statistics
     if old is None:
         return grown

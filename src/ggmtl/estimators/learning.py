@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from ggmtl.bilevel.level import GraphFit
+from ggmtl.bilevel.level import GraphFit, Settings, TaskMeans
 from ggmtl.bilevel.optimizers import Optimum
 from ggmtl.data.form import InputForm
+from ggmtl.data.task_features import TaskFeatures
 from ggmtl.design.scaling import Scaling
+from ggmtl.design.task_table import KnownTasks
 from ggmtl.errors import ParameterError, require, warn_user
 from ggmtl.estimators.file_format import encode, read_file, write_file
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
 from ggmtl.fit.family import Family, reported_graph
 from ggmtl.fit.path import fit_path
 from ggmtl.fit.state import FittedState
-from ggmtl.graph.candidates import CandidateEdges
+from ggmtl.graph.candidates import CandidateEdges, Coordinates
 from ggmtl.runtime.journal import Journal, open_journal, sketch
 from ggmtl.runtime.memory import require_memory
 from ggmtl.runtime.progress import logger, verbose_logging
@@ -33,17 +36,24 @@ _IRRELEVANT = ("task", "unseen", "checkpoint", "n_jobs", "verbose")
 
 
 def learn_state(
-    model: Any, folds: list[LeastSquares], statistics: TaskStatistics, scaling: Scaling, form: InputForm
+    model: Any,
+    folds: list[LeastSquares],
+    statistics: TaskStatistics,
+    scaling: Scaling,
+    form: InputForm,
+    task_features: TaskFeatures | None = None,
 ) -> FittedState:
     """The state of an estimator with these parameters; `folds`, its scaled losses, may be used up."""
     check_parameters(model)
     _require_memory(folds[0].n_tasks, folds[0].n_features)
-    settings = settings_of(model, folds[0].n_features)
+    settings = with_known_tasks(settings_of(model, folds[0].n_features), task_features, statistics.task_names, model)
     names, features = statistics.task_names, tuple(statistics.feature_names)
     journal = Journal()
     if model.checkpoint is not None:
-        kinds = (GraphFit, Optimum, CandidateEdges)
+        kinds = (GraphFit, TaskMeans, Optimum, CandidateEdges)
         mark = fingerprint(model, names, features, folds, scaling, form.scored_from)
+        if settings.known is not None:
+            mark["task features"] = np.column_stack([settings.known.values.sum(axis=0), settings.known.values[0]])
         journal = open_journal(model.checkpoint, mark, kinds, read_file, write_file)
     folded = FoldedLoss(tuple(folds), form.scored_from)
     # The search may use the losses up: no one else holds them any longer.
@@ -62,6 +72,24 @@ def learn_state(
     graph = reported_graph(family.best, names, settings.slopes)
     table = family.table(scaling.target_scale, settings.slopes)
     return FittedState(names, features, form, scaling, settings, family, graph, table, statistics)
+
+
+def with_known_tasks(settings: Settings, features: TaskFeatures | None, task_names: np.ndarray, model: Any) -> Settings:
+    """The settings with what is known about these tasks; refused where it cannot be used."""
+    where = settings.candidates.columns if isinstance(settings.candidates, Coordinates) else None
+    if features is None:
+        if where is not None:
+            raise ParameterError(f"Coordinates(columns={where!r}) needs fit(..., task_features=) with these columns.")
+        return settings
+    if not settings.hub:
+        raise ParameterError("task_features describe the common model, so they need hub=True.")
+    if model.device != "cpu":
+        raise ParameterError(f'task_features are used on the CPU only. Got device={model.device!r}; use device="cpu".')
+    known = KnownTasks.of(features.of_tasks(task_names), len(settings.slopes), where)
+    candidates = settings.candidates
+    if isinstance(candidates, Coordinates) and where is not None:
+        candidates = candidates.at(known.places(where))
+    return replace(settings, known=known, candidates=candidates)
 
 
 def _warn_unless_converged(model: Any, family: Family) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ggmtl.bilevel.level import GraphFit
+from ggmtl.bilevel.level import GraphFit, TaskMeans
 from ggmtl.data.form import InputForm
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import GGMTLError, ModelFileError
@@ -20,6 +20,7 @@ from ggmtl.estimators.file_format import (
     unpack_labels,
     write_file,
 )
+from ggmtl.estimators.known_file import pack_known, unpack_known
 from ggmtl.estimators.outcome_file import pack_outcome, unpack_outcome
 from ggmtl.fit.family import Family, by_name
 from ggmtl.fit.held_out import FoldErrors
@@ -59,6 +60,8 @@ def write_model(
         content["outcome"] = pack_outcome(state.outcome, arrays)
         arrays["count"] = state.given["count"]
     _pack_graph(state.graph, arrays)
+    if state.settings.known is not None:
+        content["known"] = encode(pack_known(state.settings.known, state.level.means, arrays), "known")
     arrays |= {
         "center": scaling.center,
         "scale": scaling.scale,
@@ -186,6 +189,7 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
         raise ValueError("the facts are no table")
     shown = arrays["edges"][arrays["graph.shown"]] if "graph.shown" in arrays else arrays["graph.edges"]
     graph = TaskGraph(shown, arrays["graph.weights"], names)
+    known, means = unpack_known(decode(content["known"]), arrays, names) if "known" in content else (None, None)
     given = {
         "noise": noise,
         "standard_errors": None if errors is None else errors.astype(np.float64),
@@ -196,7 +200,8 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
         "feature_names": features,
         "form": _form(facts),
         "scaling": Scaling(arrays["center"], arrays["scale"], center, scale, bool(intercept)),
-        "family": _unpack_family(content, arrays, graph),
+        "family": _unpack_family(content, arrays, graph, means),
+        "known": known,
         "graph": graph,
         "path": facts["path_"],
         "statistics": _unpack_statistics(content, arrays, names, features) if "cross" in arrays else None,
@@ -222,7 +227,9 @@ def _form(facts: dict[str, Any]) -> InputForm:
     )
 
 
-def _unpack_family(content: dict[str, Any], arrays: dict[str, np.ndarray], graph: TaskGraph) -> Family:
+def _unpack_family(
+    content: dict[str, Any], arrays: dict[str, np.ndarray], graph: TaskGraph, means: TaskMeans | None
+) -> Family:
     n = graph.n_tasks
     edges = TaskGraph(arrays["edges"], arrays["edge_values"], np.arange(n))
     width = arrays["coefficients"].shape[1]
@@ -234,6 +241,7 @@ def _unpack_family(content: dict[str, Any], arrays: dict[str, np.ndarray], graph
         hub=arrays["hub"],
         coefficients=arrays["coefficients"],
         precisions=arrays.get("precisions"),
+        means=means,
         reported_weights=_shown(edges, graph) if content["reported"] else None,
         **values,
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from ggmtl.data.task_data import TaskData
+from ggmtl.data.task_features import TaskFeatures
 from ggmtl.errors import GGMTLError, ModelFileError, ParameterError, check_choice
 from ggmtl.estimators.base import LearnedModels, all_or_nothing
 from ggmtl.estimators.classifier import GGMTLClassifier
@@ -287,6 +289,7 @@ class GGMTLRegressor(StateRegressor):
         sample_weight: Any = None,
         groups: Any = None,
         exposure: Any = None,
+        task_features: Any = None,
     ):
         """Fit every task's model.
 
@@ -304,6 +307,11 @@ class GGMTLRegressor(StateRegressor):
             Rows of one group stay in one fold.
         exposure : array of shape (rows,), optional
             What counts are proportional to (time, population, expected cases), for ``loss="poisson"``.
+        task_features : data frame, optional
+            What is known about the tasks: one row per task, the task in the index or in the task column. The common
+            model becomes a function of these columns, each as strongly as the data say, and near tasks, by longitude
+            and latitude, get near models. Numbers, truth values, dates and categories are understood. The table may
+            have tasks that are not in `X`; missing values are refused. For the squared loss.
 
         Returns
         -------
@@ -313,18 +321,21 @@ class GGMTLRegressor(StateRegressor):
         if self.loss == "squared":
             if exposure is not None:
                 raise ParameterError('exposure= is for loss="poisson". Got loss="squared" instead.')
-            return super().fit(X, y, tasks, sample_weight=sample_weight, groups=groups)
+            return super().fit(X, y, tasks, sample_weight=sample_weight, groups=groups, task_features=task_features)
+        if task_features is not None:
+            refuse(self, "task_features")
         return self._show(learn_outcomes(self, X, y, tasks, sample_weight, groups, exposure))
 
     @all_or_nothing
-    def fit_statistics(self, statistics: TaskStatistics):
+    def fit_statistics(self, statistics: TaskStatistics, *, task_features: Any = None):
         """Fit from sufficient statistics, without rows.
 
-        Statistics without folds leave nothing to validate on: strengths are then chosen by evidence.
+        Statistics without folds leave nothing to validate on: strengths are then chosen by evidence. `task_features`
+        is as in ``fit``.
         """
         if self.loss != "squared":
             refuse(self, "fit_statistics")
-        return super().fit_statistics(statistics)
+        return super().fit_statistics(statistics, task_features=task_features)
 
     def predict(
         self,
@@ -334,6 +345,7 @@ class GGMTLRegressor(StateRegressor):
         *,
         unseen: str | None = None,
         exposure: Any = None,
+        task_features: Any = None,
     ) -> Any:
         """Predict the target of rows.
 
@@ -350,6 +362,9 @@ class GGMTLRegressor(StateRegressor):
             predicts their rows with the common model, and warns with their number and labels.
         exposure : array of shape (rows,), optional
             As in ``fit``; one by default.
+        task_features : data frame, optional
+            What is known about tasks that were not in the training data, as in ``fit``. Their models follow from it.
+            Rows of other tasks are not used.
 
         Returns
         -------
@@ -357,10 +372,12 @@ class GGMTLRegressor(StateRegressor):
         ``return_std`` a pair of such arrays
         """
         if self.loss == "poisson":
+            if task_features is not None:
+                refuse(self, "task_features")
             return self._predict_counts(X, tasks, return_std, unseen, exposure)
         if exposure is not None:
             raise ParameterError('exposure= is for loss="poisson". Got loss="squared" instead.')
-        return super().predict(X, tasks, return_std, unseen=unseen)
+        return super().predict(X, tasks, return_std, unseen=unseen, task_features=task_features)
 
     def _predict_counts(self, X: Any, tasks: Any, return_std: bool, unseen: str | None, exposure: Any) -> Any:
         predictor, variance = outcome_predictor(self, X, tasks, unseen)
@@ -387,8 +404,10 @@ class GGMTLRegressor(StateRegressor):
             return 1.0 / folds
         return folds
 
-    def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
-        return models_of(learn_state(self, folds, statistics, self.scaling_, self._form))
+    def _learn(
+        self, folds: list[LeastSquares], statistics: TaskStatistics, task_features: TaskFeatures | None = None
+    ) -> LearnedModels:
+        return models_of(learn_state(self, folds, statistics, self.scaling_, self._form, task_features))
 
 
 def load_model(path: str | Path) -> GGMTLRegressor | GGMTLClassifier:
@@ -420,6 +439,7 @@ def load_model(path: str | Path) -> GGMTLRegressor | GGMTLClassifier:
         model = kind(**parameters)
         check_parameters(model)
         width = fields["family"].best.coefficients.shape[1]
-        return model._show(FittedState(settings=settings_of(model, width), **fields))
+        settings = replace(settings_of(model, width), known=fields.pop("known"))
+        return model._show(FittedState(settings=settings, **fields))
     except (KeyError, TypeError, ValueError, IndexError, GGMTLError) as error:
         raise ModelFileError(f"{path} is damaged: its parts do not fit together ({error}).") from error

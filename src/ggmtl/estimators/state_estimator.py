@@ -10,10 +10,12 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from ggmtl.data.form import InputForm
 from ggmtl.data.frames import as_table
 from ggmtl.data.labels import locate_tasks
+from ggmtl.data.task_features import TaskFeatures, read_task_features
 from ggmtl.estimators.base import LearnedModels, TaskEstimator, TaskRegressor, all_or_nothing
-from ggmtl.estimators.growing import more_rows, one_more_task, read_more
+from ggmtl.estimators.growing import more_features, more_rows, one_more_task, read_more
 from ggmtl.estimators.model_file import write_model
 from ggmtl.estimators.outcomes import one_more_outcome, outcome_attributes, refuse
 from ggmtl.evidence.level_value import LevelEvidence
@@ -21,10 +23,12 @@ from ggmtl.fit.state import FittedState
 from ggmtl.inference.growth import with_rows
 from ggmtl.inference.model_evidence import evidence_of
 from ggmtl.inference.uncertainty import noise_ratios, posterior, standard_errors, task_noise
+from ggmtl.inference.unseen import known_of, unseen_models, with_unseen
 from ggmtl.inspection.summary.collect import summarize
 from ggmtl.inspection.summary.outcomes import describe_outcomes
 from ggmtl.inspection.summary.words import describe
 from ggmtl.kernels import one_blas_thread
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 
 class StateEstimator(TaskEstimator):
@@ -42,7 +46,7 @@ class StateEstimator(TaskEstimator):
 
     @all_or_nothing
     @one_blas_thread()
-    def add_task(self, name: Any, X: Any = None, y: Any = None):
+    def add_task(self, name: Any, X: Any = None, y: Any = None, *, task_features: Any = None):
         """Attach a new task without refitting the others.
 
         Neighbours and their strength are chosen by the evidence of the task's own rows; without rows it gets the
@@ -54,14 +58,20 @@ class StateEstimator(TaskEstimator):
             Label of the task, of the kind of the others.
         X, y : data frame or array of shape (rows, d), and array of shape (rows,), optional
             Its rows.
+        task_features : data frame, optional
+            What is known about the task, as in ``fit``: one row of the table is enough. Without it, the task counts as
+            an average one.
 
         Returns
         -------
         self
         """
         check_is_fitted(self, "coef_")
-        add = one_more_task if self.state_.outcome is None else one_more_outcome
-        return self._show(add(self, name, X, y))
+        if self.state_.outcome is None:
+            return self._show(one_more_task(self, name, X, y, task_features))
+        if task_features is not None:
+            refuse(self, "task_features")
+        return self._show(one_more_outcome(self, name, X, y))
 
     def coefficients(self) -> Any:
         """All coefficients with their standard errors, in the units of the data, as a tidy table.
@@ -140,6 +150,56 @@ class StateRegressor(TaskRegressor, StateEstimator):
     """Base of the regressors that hold a fitted state as ``state_``."""
 
     @all_or_nothing
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        tasks: Any = None,
+        *,
+        sample_weight: Any = None,
+        groups: Any = None,
+        task_features: Any = None,
+    ):
+        """Fit every task's model.
+
+        Parameters
+        ----------
+        X : data frame or array of shape (rows, columns)
+            Features in long form, with the task column if `task` names one; or a list of pairs ``(X_i, y_i)``.
+        y : array of shape (rows,) or (rows, n_tasks)
+            Target; two-dimensional: one task per column, all with the same `X`.
+        tasks : array of shape (rows,), optional
+            Task labels, instead of a task column in `X`.
+        sample_weight : array of shape (rows,), optional
+            Weights of the rows; a weight of two counts a row twice.
+        groups : array of shape (rows,), optional
+            Rows of one group stay in one fold.
+        task_features : data frame, optional
+            What is known about the tasks: one row per task, the task in the index or in the task column. The common
+            model becomes a function of these columns, each as strongly as the data say, and near tasks, by longitude
+            and latitude, get near models. Numbers, truth values, dates and categories are understood. The table may
+            have tasks that are not in `X`; missing values are refused.
+
+        Returns
+        -------
+        self
+        """
+        known = self._read_known(task_features)
+        return self._fit(*self._collect(X, y, tasks, sample_weight, groups), **known)
+
+    @all_or_nothing
+    def fit_statistics(self, statistics: TaskStatistics, *, task_features: Any = None):
+        """Fit from sufficient statistics, without rows.
+
+        Statistics without folds leave nothing to validate on: strengths are then chosen by evidence. `task_features`
+        is as in ``fit``.
+        """
+        return self._fit(self._checked(statistics), InputForm(), **self._read_known(task_features))
+
+    def _read_known(self, task_features: Any) -> dict[str, TaskFeatures]:
+        return {} if task_features is None else {"task_features": read_task_features(task_features, self.task)}
+
+    @all_or_nothing
     @one_blas_thread()
     def partial_fit(
         self,
@@ -151,6 +211,7 @@ class StateRegressor(TaskRegressor, StateEstimator):
         sample_weight: Any = None,
         groups: Any = None,
         relearn: bool = True,
+        task_features: Any = None,
     ):
         """Learn from more rows; the old ones are not needed, their statistics are.
 
@@ -172,6 +233,8 @@ class StateRegressor(TaskRegressor, StateEstimator):
             Rows of one group stay in one fold, also those of groups that earlier rows were in.
         relearn : bool
             Whether to learn graph and strengths anew; ``path_`` and ``validation_error_`` are those of the last time.
+        task_features : data frame, optional
+            What is known about tasks that are new, where ``fit`` was given ``task_features``.
 
         Returns
         -------
@@ -180,13 +243,22 @@ class StateRegressor(TaskRegressor, StateEstimator):
         if self.loss != "squared":
             refuse(self, "partial_fit")
         if not hasattr(self, "coef_"):
-            return self.fit(X, y, tasks, sample_weight=sample_weight, groups=groups)
+            return self.fit(X, y, tasks, sample_weight=sample_weight, groups=groups, task_features=task_features)
+        more = more_features(self.state_, self._read_known(task_features).get("task_features"))
         statistics, form = more_rows(self, read_more(self, X, y, tasks, sample_weight, groups), forget)
         if relearn:
-            return self._fit(statistics, form)
-        return self._show(replace(with_rows(self.state_, statistics), form=form))
+            return self._fit(statistics, form, **({} if more is None else {"task_features": more}))
+        return self._show(replace(with_rows(self.state_, statistics, more), form=form))
 
-    def predict(self, X: Any, tasks: Any = None, return_std: bool = False, *, unseen: str | None = None) -> Any:
+    def predict(
+        self,
+        X: Any,
+        tasks: Any = None,
+        return_std: bool = False,
+        *,
+        unseen: str | None = None,
+        task_features: Any = None,
+    ) -> Any:
         """Predict the target of rows.
 
         Parameters
@@ -200,13 +272,17 @@ class StateRegressor(TaskRegressor, StateEstimator):
         unseen : {"error", "hub"}, optional
             What to do with tasks that were not in the training data; by default the parameter `unseen`. ``"hub"``
             predicts their rows with the common model, and warns with their number and labels.
+        task_features : data frame, optional
+            What is known about tasks that were not in the training data, as in ``fit``. Their models follow from it.
+            Rows of other tasks are not used.
 
         Returns
         -------
         array of shape (rows,), or (rows, n_tasks) where ``fit`` was given one task per column of y; with
         ``return_std`` a pair of such arrays
         """
-        values = super().predict(X, tasks, unseen=unseen)
+        known = self._read_known(task_features)
+        values = self._predict(X, tasks, unseen, **known)
         if not return_std:
             return values
         with warnings.catch_warnings():
@@ -216,8 +292,38 @@ class StateRegressor(TaskRegressor, StateEstimator):
         position = np.tile(np.arange(n), len(matrix)) if labels is None else locate_tasks(self.tasks_, labels)
         rows = self.scaling_.design_rows(matrix)
         rows = np.repeat(rows, n, axis=0) if labels is None else rows
-        spread = posterior(state).standard_deviations(rows, position, noise_ratios(state))
+        joint, ratios = posterior(state), noise_ratios(state)
+        if known and labels is not None and (position < 0).any():
+            new, z = self._new_tasks(labels[position < 0], known["task_features"])
+            joint, ratios = with_unseen(state, joint, ratios, z)
+            there = locate_tasks(new, labels) if len(new) else position
+            position = np.where((position < 0) & (there >= 0), n + there, position)
+        spread = joint.standard_deviations(rows, position, ratios)
         return values, (spread * self.scaling_.target_scale).reshape(np.shape(values))
+
+    def _new_tasks(self, labels: np.ndarray, features: TaskFeatures) -> tuple[np.ndarray, np.ndarray]:
+        """Of these labels, those that the table knows, and their z."""
+        known = known_of(self.state_, "predict")
+        names = np.unique(labels)
+        names = names[locate_tasks(features.task_names, names) >= 0]
+        return names, known.encode(known.features.same_columns(features.of_tasks(names)))
+
+    def _models_of(
+        self, labels: np.ndarray, unseen: str, task_features: TaskFeatures | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Slopes and intercept for every row; of new tasks in the table, as it implies."""
+        if task_features is None:
+            return super()._models_of(labels, unseen)
+        is_new = locate_tasks(self.tasks_, labels) < 0
+        names, z = self._new_tasks(labels[is_new], task_features)
+        position = locate_tasks(names, labels) if len(names) else np.full(len(labels), -1)
+        described = is_new & (position >= 0)
+        coef, intercept = np.empty((len(labels), self.n_features_in_)), np.empty(len(labels))
+        if not described.all():
+            coef[~described], intercept[~described] = super()._models_of(labels[~described], unseen)
+        slopes, constants = self.scaling_.to_user_units(unseen_models(self.state_, z))
+        coef[described], intercept[described] = slopes[position[described]], constants[position[described]]
+        return coef, intercept
 
     @property
     def noise_(self) -> np.ndarray:

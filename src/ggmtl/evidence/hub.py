@@ -242,7 +242,8 @@ def learn_hub_by_feature(
 
     `slopes` marks the slopes; `start` are strengths of nearly the same rows, near which the search begins.
     """
-    sample = _sample(loss, sizes.hub_sample)
+    chosen = sample_of_tasks(loss, sizes.hub_sample)
+    sample = loss if chosen is None else loss.of_tasks(chosen)
     if slopes.sum() < 2:
         best = learn_hub(sample, (~slopes).astype(np.int64), start=start)
     else:
@@ -266,12 +267,12 @@ def _by_shrinkage(loss: LeastSquares, slopes: np.ndarray, start: np.ndarray) -> 
     return search(start=best, shrinkage=chosen, nats=1e-3 * _NATS)
 
 
-def _sample(loss: LeastSquares, most: int) -> LeastSquares:
-    """Some of very many tasks, of those that have rows; the same ones every time."""
+def sample_of_tasks(loss: LeastSquares, most: int) -> np.ndarray | None:
+    """Positions of some of very many tasks, of those that have rows; the same ones every time. None for all tasks."""
     present = np.flatnonzero(loss.count > 0)
     if len(present) <= most:
-        return loss
-    return loss.of_tasks(np.sort(np.random.default_rng(0).choice(present, most, replace=False)))
+        return None
+    return np.sort(np.random.default_rng(0).choice(present, most, replace=False))
 
 
 def _determined(evidence: HubEvidence, hub: np.ndarray, n_tasks: int) -> np.ndarray:

@@ -187,7 +187,7 @@ def graph_evidence(loss: LeastSquares, fit: GraphFit, sizes: Sizes = SIZES, **op
     """
     coupling = fit.coupling if len(fit.edges) else np.ones(loss.n_features)
     model = EvidenceModel(fit.weighed(loss), fit.edges, coupling, fit.hub, sizes=sizes)
-    return sampled_evidence(model, fit.edge_values, coefficients=fit.coefficients, **options)
+    return sampled_evidence(model, fit.edge_values, coefficients=fit.deviations, **options)
 
 
 def _byte_signs(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

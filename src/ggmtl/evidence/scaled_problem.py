@@ -83,7 +83,7 @@ class ScaledProblem:
         values = fit.edge_values * fit.coupling[0] / self.unit[0] ** 2
         fixed, leverage = np.zeros(len(values), dtype=bool), np.zeros(len(values))
         edges, place = self._inside(fit.edges)
-        models = fit.coefficients if self.order is None else fit.coefficients[self.order]
+        models = fit.deviations if self.order is None else fit.deviations[self.order]
         return Neighbours(edges, values[place], fixed, fit.hub / self.unit**2, leverage, models * self.unit)
 
     def outside(self, coefficients: np.ndarray) -> np.ndarray:

@@ -291,7 +291,7 @@ def with_accurate_models(fit: GraphFit, loss: LeastSquares, sizes: Sizes = SIZES
         return fit
     problem = ScaledProblem.beside(fit.weighed(loss), fit, sizes)
     models = solves_for(problem.loss, sizes).models(problem.neighbours_of(fit))
-    return replace(fit, coefficients=problem.outside(models))
+    return fit.with_deviations(problem.outside(models))
 
 
 def clusters_of_many(problem: ScaledProblem, dense: Neighbours, any_pair: bool) -> GraphChoice | None:

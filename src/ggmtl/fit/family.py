@@ -98,9 +98,15 @@ def by_name(levels: Iterable[GraphFit]) -> dict[str, GraphFit]:
     return named
 
 
+def shared_level(names: Iterable[str]) -> str | None:
+    """Name of the common model with deviations, told by descriptors where there are any; None without one."""
+    names = list(names)
+    return next((name for name in ("described", "hub") if name in names), None)
+
+
 def last_graph(levels: Mapping[str, GraphFit]) -> str:
     """The densest graph; where there is none, the hub or else the last level."""
-    simple = "hub" if "hub" in levels else list(levels)[-1]
+    simple = shared_level(levels) or list(levels)[-1]
     return ([name for name, fit in levels.items() if fit.name == "graph"] or [simple])[-1]
 
 
@@ -118,7 +124,7 @@ def choose(levels: Mapping[str, GraphFit], errors: FoldErrors | None, linked: bo
         return last_graph(levels)
     supported = [name for name in names if levels[name].supported]
     if errors is None:
-        return supported[0] if supported else "hub" if "hub" in names else names[-1]
+        return supported[0] if supported else shared_level(names) or names[-1]
     mean = dict(zip(names, errors.mean().tolist()))
     graphs = [name for name in names if levels[name].name == "graph"]
     lowest = min(names, key=mean.__getitem__)
@@ -146,7 +152,7 @@ def _best_simple(simple: list[str], names: list[str], errors: FoldErrors) -> str
         return None
     mean = errors.mean()
     best = min(simple, key=lambda name: mean[names.index(name)])
-    hub = "hub" if "hub" in simple else best
+    hub = shared_level(simple) or best
     return hub if _is_as_good(errors, names, hub, best) else best
 
 

@@ -9,10 +9,12 @@ from functools import partial
 import numpy as np
 
 from ggmtl.bilevel.algorithm import learn_by_validation
-from ggmtl.bilevel.level import NEGLIGIBLE_RIDGE, GraphFit, Settings, refit
+from ggmtl.bilevel.level import NEGLIGIBLE_RIDGE, GraphFit, Settings, TaskMeans, refit
+from ggmtl.design.task_table import KnownTasks
 from ggmtl.evidence.hub import hub_evidence, learn_hub_by_feature
 from ggmtl.evidence.search import learn_by_evidence
 from ggmtl.evidence.search_l1 import learn_by_coordinates
+from ggmtl.evidence.task_means import learn_means
 from ggmtl.evidence.task_noise import task_precisions
 from ggmtl.fit.family import by_name, last_graph
 from ggmtl.graph.candidates import CandidateEdges, search_for
@@ -47,20 +49,29 @@ def learn_levels(
         simple = simple | {"hub": weighed} if settings.hub else simple
         if precisions is not None:
             folded, total = folded.weighted(precisions), total.weighted(precisions)
+    known, means = settings.known, None
+    if known is not None:
+        described = journal.once("described", lambda: described_level(total, settings, known, simple["hub"].hub))
+        simple = simple | {"described": replace(described, precisions=precisions)}
+        means = described.means
+    if means is not None:
+        # From here on, models are deviations from what descriptors tell of them.
+        folded, total = folded.shifted(means.models), total.shifted(means.models)
     if criterion == "evidence":
-        first = None if start is None else start[last_graph(start)]
-        graphs = _by_evidence(total, settings, task_names, simple["hub"], journal, first)
+        first = None if start is None else start[last_graph(start)].centred
+        shared = simple["hub" if means is None else "described"].centred
+        graphs = _by_evidence(total, settings, task_names, shared, journal, first)
     else:
         graphs = learn_by_validation(
             folded,
             settings,
             task_names,
-            simple["hub"].hub if settings.hub else np.zeros(total.n_features),
+            simple["hub" if means is None else "described"].hub if settings.hub else np.zeros(total.n_features),
             partial(candidate_models, settings=settings),
             ENTROPY_LEVELS if choose_entropy else (),
             journal,
         )[:: -1 if choose_entropy else 1]
-    graphs = [replace(fit, precisions=precisions) for fit in graphs]
+    graphs = [replace(fit, precisions=precisions, means=means).with_deviations(fit.coefficients) for fit in graphs]
     if criterion == "validation" and not choose_entropy:
         return by_name(graphs)
     return with_graphs(simple, graphs)
@@ -139,6 +150,20 @@ def hub_level(
     found, status = learned.evidence, "converged" if learned.converged else "flat"
     fit = _without_edges("hub", loss, settings, learned.hub, found.coefficients, found.value)
     return _ridged(replace(fit, iterations=learned.iterations, status=status, history=(found.value,)), loss, settings)
+
+
+def described_level(loss: LeastSquares, settings: Settings, known: KnownTasks, hub: np.ndarray) -> GraphFit:
+    """The common model w_0 + B z_i of what is known about the tasks, and deviations from it.
+
+    The strengths `hub` of a common model that knows nothing are where the search begins.
+    """
+    learned = learn_means(loss, known.values, known.groups, hub, most=settings.sizes.hub_sample)
+    found = learned.evidence
+    fit = _without_edges("described", loss, settings, learned.hub, found.coefficients, found.value)
+    fit = replace(fit, means=TaskMeans(found.effects, learned.strength, known.values))
+    status = "converged" if learned.converged else "flat"
+    fit = replace(fit, iterations=learned.iterations, status=status, history=(found.value,))
+    return _ridged(fit, loss, settings)
 
 
 def _ridged(fit: GraphFit, loss: LeastSquares, settings: Settings) -> GraphFit:

@@ -122,7 +122,11 @@ def _first_fold(
 def _levels_so_far(journal: Journal) -> dict[str, GraphFit]:
     """Levels of a search that was interrupted, simplest first; none where it had none."""
     simple, graphs = journal.known("simple"), journal.noted("graphs")
-    return {} if simple is None else with_graphs(simple, graphs() if graphs else ())
+    if simple is None:
+        return {}
+    described = journal.known("described")
+    simple = simple if described is None else simple | {"described": described}
+    return with_graphs(simple, graphs() if graphs else ())
 
 
 def _interrupted(levels: Mapping[str, GraphFit], errors: FoldErrors | None, chosen: str, criterion: str) -> Family:

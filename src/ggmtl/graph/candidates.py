@@ -7,7 +7,7 @@ held out, and make the outer criterion look better than it is. Each fold therefo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, singledispatch
 from typing import Any
 
@@ -145,11 +145,15 @@ class Coordinates(Candidates):
 
     Parameters
     ----------
-    xy : array of shape (n, 2), or dict from task label to (x, y)
+    xy : array of shape (n, 2), or dict from task label to (x, y), optional
         Places; an array has the order of the sorted task labels.
     k : int
         Neighbours of each task.
     must_link, forbid : sequences of pairs of task labels
+    columns : pair of str, optional
+        Columns of ``task_features`` that say where a task is, instead of `xy`. Longitude and latitude in degrees are
+        known by their names (``lon``, ``lng``, ``long``, ``longitude``; ``lat``, ``latitude``): distances are then
+        those on the sphere. The common model also gets a smooth surface over these places.
 
     Examples
     --------
@@ -159,12 +163,22 @@ class Coordinates(Candidates):
     [[0, 1], [0, 2]]
     """
 
-    xy: Any
+    xy: Any = None
     k: int = DEFAULT_NEIGHBOURS
     must_link: Sequence[tuple[Any, Any]] = ()
     forbid: Sequence[tuple[Any, Any]] = ()
+    columns: tuple[str, str] | None = None
+
+    def at(self, points: np.ndarray) -> Coordinates:
+        """The rule with the places themselves, in the order of the sorted task labels."""
+        return replace(self, xy=points, columns=None)
 
     def _pairs(self, models, task_names, search):
+        if self.xy is None:
+            raise ParameterError(
+                "Coordinates needs xy=, or columns= and fit(..., task_features=). For example "
+                'Coordinates(columns=("lon", "lat")).'
+            )
         if isinstance(self.xy, dict):
             missing = [name for name in task_names.tolist() if name not in self.xy]
             if missing:

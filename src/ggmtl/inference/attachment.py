@@ -47,13 +47,26 @@ class AttachedTask:
     covariance: np.ndarray
 
 
-def attach(fit: GraphFit, rows: LeastSquares, noise: float, ridge: np.ndarray | float = 0.0) -> AttachedTask:
+def attach(
+    fit: GraphFit,
+    rows: LeastSquares,
+    noise: float,
+    ridge: np.ndarray | float = 0.0,
+    known: np.ndarray | None = None,
+) -> AttachedTask:
     """Model of one new task, the others' held fixed.
+
+    `known` is what is known about it, z of shape (q,), where the fit has descriptors; an average task where None. All
+    that follows is about its deviation from Bz.
 
     Linked to tasks j with strengths e_j, the prior of its model has precision P = H + Σe_jΛ (over σ²) and mean
     P⁻¹(Hw_0 + ΛΣe_jw_j). What it is linked to, the evidence of its own rows says; without rows the common model is the
     answer.
     """
+    if fit.means is not None:
+        own = np.zeros(fit.coefficients.shape[1]) if known is None else known @ fit.means.effects
+        found = attach(fit.centred, rows.shifted(own[None]), noise, ridge)
+        return replace(found, coefficients=found.coefficients + own)
     common = fit.common_model()
     nobody = np.empty(0, dtype=np.int64)
     if not np.isfinite(fit.hub).all():
@@ -238,7 +251,10 @@ def follow(
     models = fit.coefficients.copy()
     models[together] = known.coefficients
     ridge = settings.ridge_for(loss)
-    found = [attach(known, loss.of_tasks(np.array([place])), noise, ridge[place]) for place in attached]
+    z = None if fit.means is None else fit.means.known
+    found = [
+        attach(known, loss.of_tasks(np.array([k])), noise, ridge[k], None if z is None else z[k]) for k in attached
+    ]
     for position, task in zip(attached, found):
         models[position] = task.coefficients
     return replace(fit, coefficients=models), [task.covariance for task in found]
@@ -256,11 +272,15 @@ def among(fit: GraphFit, tasks: np.ndarray) -> GraphFit:
         reported_weights=None if fit.reported_weights is None else fit.reported_weights[inside],
         coefficients=fit.coefficients[tasks],
         precisions=None if fit.precisions is None else fit.precisions[tasks],
+        means=None if fit.means is None else fit.means.of_tasks(tasks),
     )
 
 
-def insert_task(fit: GraphFit, attached: AttachedTask, position: int) -> GraphFit:
-    """The fit with the new task at `position`."""
+def insert_task(fit: GraphFit, attached: AttachedTask, position: int, known: np.ndarray | None = None) -> GraphFit:
+    """The fit with the new task at `position`; `known` as in :func:`attach`."""
+    if fit.means is not None:
+        known = np.zeros(fit.means.known.shape[1]) if known is None else known
+        fit = replace(fit, means=fit.means.with_task(position, known))
     edges = fit.edges + (fit.edges >= position)
     others = attached.neighbours + (attached.neighbours >= position)
     new = np.sort(np.column_stack([others, np.full(len(others), position)]).reshape(-1, 2), axis=1)

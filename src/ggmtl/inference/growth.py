@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from ggmtl.data.labels import join_labels, locate_tasks
+from ggmtl.data.task_features import TaskFeatures
 from ggmtl.fit.family import Family
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.state import FittedState
@@ -14,23 +15,32 @@ from ggmtl.graph.task_graph import TaskGraph, beside_heaviest
 from ggmtl.inference.attachment import AttachedTask, among, attach, follow, insert_task
 from ggmtl.inference.posterior import user_units
 from ggmtl.inference.uncertainty import noise_ratios, noise_variance, standard_errors
+from ggmtl.inference.unseen import encode_row
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 
-def with_task(state: FittedState, label: np.ndarray, rows: LeastSquares, noise: float | None = None) -> FittedState:
+def with_task(
+    state: FittedState,
+    label: np.ndarray,
+    rows: LeastSquares,
+    noise: float | None = None,
+    row: TaskFeatures | None = None,
+) -> FittedState:
     """The state with one more task, its model chosen by the evidence of its own rows; the others stay as they are.
+
+    `row` is what is known about it. Where nothing is, it counts as an average task.
 
     It may be linked to tasks that were fitted, not to others that were added: the links of these are guesses from few
     rows, and σ² and the common model would drift with every guess. The statistics are not changed.
     """
     noise = noise_variance(state) if noise is None else noise
     fitted = state.fitted_tasks
-    found = attach(among(state.level, fitted), rows, noise, state.settings.ridge_for(rows)[0])
-    return _inserted(state, label, replace(found, neighbours=fitted[found.neighbours]), noise)
+    found = attach(among(state.level, fitted), rows, noise, state.settings.ridge_for(rows)[0], encode_row(state, row))
+    return _inserted(state, label, replace(found, neighbours=fitted[found.neighbours]), noise, row)
 
 
-def with_rows(state: FittedState, statistics: TaskStatistics) -> FittedState:
+def with_rows(state: FittedState, statistics: TaskStatistics, features: TaskFeatures | None = None) -> FittedState:
     """The state with the models of these statistics; tasks that are new among them are attached."""
     noise = noise_variance(state)
     total = FoldedLoss(tuple(state.scaling.design(statistics))).total
@@ -48,23 +58,30 @@ def with_rows(state: FittedState, statistics: TaskStatistics) -> FittedState:
     new = np.setdiff1d(np.arange(len(statistics.task_names)), here)
     noise = noise_variance(grown) if len(new) else noise
     for position in new:
-        grown = with_task(grown, statistics.task_names[[position]], total.of_tasks(np.array([position])), noise)
+        label = statistics.task_names[[position]]
+        is_known = features is not None and locate_tasks(features.task_names, label)[0] >= 0
+        row = features.of_tasks(label) if features is not None and is_known else None
+        grown = with_task(grown, label, total.of_tasks(np.array([position])), noise, row)
     return replace(grown, statistics=statistics)
 
 
-def _inserted(state: FittedState, label: np.ndarray, attached: AttachedTask, noise: float) -> FittedState:
+def _inserted(
+    state: FittedState, label: np.ndarray, attached: AttachedTask, noise: float, row: TaskFeatures | None = None
+) -> FittedState:
     """The state with a task at its place among the sorted labels."""
     labels = join_labels([state.task_names, label])
     position = int(np.searchsorted(labels[:-1], labels[-1]))
     old, family, graph = state.level, state.family, state.graph
-    fit = insert_task(old, attached, position)
+    fit = insert_task(old, attached, position, encode_row(state, row))
     names = np.concatenate([labels[:position], labels[-1:], labels[position:-1]])
     new = fit.edges[len(old.edges) :]
     weights = beside_heaviest(fit.edges, fit.edge_values, len(names))[len(old.edges) :]
     edges = np.concatenate([graph.edges + (graph.edges >= position), new])
+    known = state.settings.known
     return replace(
         state,
         task_names=names,
+        settings=replace(state.settings, known=None if known is None else known.with_task(label, row)),
         family=_with_place(family, position).with_best(fit),
         graph=TaskGraph(edges, np.append(graph.weights, weights), names),
         attached=(*state.attached, (label[0], attached.covariance)),

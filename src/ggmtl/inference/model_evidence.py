@@ -43,7 +43,7 @@ def check_evidence(family: Family, penalty: str) -> None:
 
 def hub_alone(state: FittedState, fit: GraphFit, loss: LeastSquares) -> np.ndarray:
     """Strengths of the hub without edges; learned again where they were not kept, or from rows weighted otherwise."""
-    known = state.family.levels.get("hub")
+    known = state.family.levels.get("hub" if fit.means is None else "described")
     if known is None or (known.hub <= 0).any() or (known.precisions is None) != (fit.precisions is None):
         return hub_level(fit.weighed(loss), state.settings).hub
     return known.hub

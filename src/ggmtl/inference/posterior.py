@@ -114,12 +114,12 @@ def posterior_of(
     problem, values = present_problem(fit, loss, settings)
     if _is_separate(problem):
         return _separate_posterior(fit, problem, settings)
-    system, loss = problem.hessian(fit.coefficients, values), problem.loss
+    system, loss = problem.hessian(fit.deviations, values), problem.loss
     blocks, exact = _blocks(system, n_samples, seed)
     if problem.penalty == "squared_l2":
-        noise = squared_noise(problem, values, fit.coefficients, held_out)
+        noise = squared_noise(problem, values, fit.deviations, held_out)
     else:
-        noise = _noise_by_blocks(problem, system, fit.coefficients, blocks, held_out, seed)
+        noise = _noise_by_blocks(problem, system, fit.deviations, blocks, held_out, seed)
     return Posterior(blocks, _new_task_covariance(fit, system, noise, blocks), noise, exact)
 
 
@@ -142,7 +142,7 @@ def noise_of(fit: GraphFit, loss: LeastSquares, settings: Settings, *, held_out:
         return separate_scales(problem.loss, settings.slopes)[0]
     if settings.penalty != "squared_l2":
         return posterior_of(fit, loss, settings, held_out=held_out).noise
-    return squared_noise(problem, values, fit.coefficients, held_out)
+    return squared_noise(problem, values, fit.deviations, held_out)
 
 
 def _noise_by_blocks(
@@ -293,7 +293,7 @@ def pull_of(fit: GraphFit, noise: float, doubt: np.ndarray | float = 0.0) -> np.
     """
     if (fit.hub > 0).all() and not (fit.edge_values > 0).any():
         return fit.hub
-    spread = fit.coefficients.var(axis=0, ddof=1) if len(fit.coefficients) > 1 else np.ones(len(fit.hub))
+    spread = fit.deviations.var(axis=0, ddof=1) if len(fit.coefficients) > 1 else np.ones(len(fit.hub))
     return np.maximum(fit.hub, noise / np.maximum(spread + doubt, 1e-8 * noise + np.finfo(float).tiny))
 
 

@@ -59,10 +59,10 @@ class TrainedModels:
         if not np.isfinite(fit.hub).all():
             models = pooled_level(problem.loss, settings).coefficients
         elif problem.penalty != "squared_l2":
-            models = solve_inner(problem, values, fit.coefficients, tol=_ROBUST_TOL).coefficients
+            models = solve_inner(problem, values, fit.deviations, tol=_ROBUST_TOL).coefficients
         else:
             solver = prepare(problem.system(values))
-            models = solver.solve(problem.loss.moment, fit.coefficients, _MODEL_TOL).require(1e-6).value
+            models = solver.solve(problem.loss.moment, fit.deviations, _MODEL_TOL).require(1e-6).value
         return cls(problem, values, models)
 
     def change(self, i: int, j: int) -> np.ndarray:
@@ -140,10 +140,14 @@ class EdgeRemovals:
 
     @one_blas_thread()
     def __init__(self, fit: GraphFit, folded: FoldedLoss, settings: Settings, ratios: np.ndarray | None = None):
+        # Descriptors stay as they are: the edge ties deviations from what they tell.
+        self._means = np.zeros((1, 1)) if fit.means is None else fit.means.models
+        if fit.means is not None:
+            folded, fit = folded.shifted(self._means), fit.centred
         self.held_out = bool(folded.scored)
         rows = [(folded.training(k), folded.parts[k]) for k in folded.scored] or [(folded.total, folded.total)]
         self._scored = [(TrainedModels.of(fit, training, settings), scored) for training, scored in rows]
-        self._total = TrainedModels(*present_problem(fit, folded.total, settings), fit.coefficients)
+        self._total = TrainedModels(*present_problem(fit, folded.total, settings), fit.deviations)
         is_separable = self._total.problem.penalty == "squared_l2" and np.isfinite(fit.hub).all()
         # Rows that are weighted by their noise vary by σ², as does what one model for all tasks leaves.
         self._ratios = ratios if is_separable and fit.precisions is None else None
@@ -163,7 +167,8 @@ class EdgeRemovals:
         if self._ratios is not None:
             covariance = covariance + self._total.own_noise(i, j, self._ratios)
         pair, everyone = squares / np.where(rows > 0, rows, 1.0)[:, None]
-        return EdgeEffect(self._total.models[[i, j]], after[[i, j]], covariance, pair, everyone)
+        told = np.broadcast_to(self._means, after.shape)[[i, j]]
+        return EdgeEffect(self._total.models[[i, j]] + told, after[[i, j]] + told, covariance, pair, everyone)
 
 
 def difference_covariance(system: TaskSystem, i: int, j: int) -> np.ndarray:

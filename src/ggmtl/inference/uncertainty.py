@@ -10,6 +10,7 @@ from ggmtl.data.labels import locate_tasks
 from ggmtl.fit import noise_choice
 from ggmtl.fit.state import FittedState
 from ggmtl.inference.attachment import among
+from ggmtl.inference.mean_doubt import with_mean_doubt
 from ggmtl.inference.noise_variance import HeldOut
 from ggmtl.inference.posterior import Posterior, noise_of, posterior_of
 from ggmtl.kernels import one_blas_thread
@@ -42,7 +43,7 @@ def noise_ratios(state: FittedState, folded: FoldedLoss | None = None) -> np.nda
     def compute() -> np.ndarray | None:
         if state.settings.noise == "common":
             return None
-        total = (folded or state.folded()).total.of_tasks(fitted)
+        total = among(fit, fitted).weighed((folded or state.folded()).total.of_tasks(fitted))
         found = noise_choice.noise_ratios(fit.hub, total, state.settings.sizes)
         if found is None:
             return None
@@ -81,6 +82,7 @@ def _posterior(state: FittedState) -> Posterior:
     ratios = noise_ratios(state)
     if ratios is not None and fit.precisions is None and np.isfinite(fit.hub).all():
         joint = joint.with_noise(total.gram, ratios[fitted])
+    joint = with_mean_doubt(joint, fit, total)
     if not state.attached:
         return joint
     # A task that was added later has a prior of its own, with the others held fixed; none where one model serves all.

@@ -125,7 +125,7 @@ def _folded(plan: Plan, blocks: Sequence[LeastSquares], weights: np.ndarray) -> 
 @one_blas_thread()
 def plan_of(model: GGMTLRegressor, blocks: list[LeastSquares]) -> Plan:
     """What all resamples of these blocks share."""
-    settings, fit = model.state_.settings, replace(model.state_.level, reported_weights=None)
+    settings, fit = model.state_.settings, replace(model.state_.level.centred, reported_weights=None)
     folds, first_scored = _folds_of_blocks(model)
     # Few rows fill fewer blocks.
     folds = folds[: len(blocks)]

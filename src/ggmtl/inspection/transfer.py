@@ -36,6 +36,7 @@ _CLEAR, _OUTLYING = 2.0, 3.5
 _WORDS = {
     "pooled": "one model for all tasks",
     "hub": "the common model with deviations",
+    "described": "the common model by task features, with deviations",
     "intercepts": "common slopes with an intercept for every task",
     "independent": "every task by itself",
 }
@@ -161,6 +162,9 @@ def transfer_report(
     (True, True)
     """
     rows = {"tasks": tasks, "sample_weight": sample_weight, "groups": groups}
+    state = getattr(model, "state_", None)
+    if state is not None and state.settings.known is not None:
+        rows["task_features"] = state.settings.known.features
     if X is not None:
         model = clone(model).fit(X, y, **rows)
     result = state_of(model, "transfer_report").family

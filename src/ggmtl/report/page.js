@@ -120,13 +120,13 @@
   // ------------------------------------------------------------------ the drawing
 
   const canvas = byId("drawing"), context = canvas.getContext("2d"), tip = byId("tip");
-  const low = [0, 1].map((c) => Math.min(...places.map((p) => p[c]))), high = [0, 1].map((c) => Math.max(...places.map((p) => p[c])));
+  const [low, high] = data.frame, onMap = data.placed_by === "places";
   let width = 0, height = 0, points = [], radius = 5;
   const fit = () => {
     const margin = n > 200 ? 26 : 44;
     const across = (width - 2 * margin) / Math.max(high[0] - low[0], 1e-9), down = (height - 2 * margin) / Math.max(high[1] - low[1], 1e-9);
-    // A little unequal in the two directions, so that the picture fills its frame.
-    const scale = Math.min(across, down, 110), wide = Math.min(across / scale, 1.4), tall = Math.min(down / scale, 1.25);
+    // Except on a map, a little unequal in the two directions, so that the picture fills its frame.
+    const scale = Math.min(across, down, 110), wide = onMap ? 1 : Math.min(across / scale, 1.4), tall = onMap ? 1 : Math.min(down / scale, 1.25);
     state.view = { scale, wide, tall, x: width / 2 - scale * wide * (low[0] + high[0]) / 2, y: height / 2 + scale * tall * (low[1] + high[1]) / 2, fitted: scale };
   };
   const project = () => {
@@ -452,7 +452,8 @@
     byId("weight-text").textContent = number(state.least, 2);
     byId("weight-row").style.visibility = now.edges.length && weightsVary(now.edges) ? "" : "hidden";
     canvas.dataset.edges = shownEdges.length;
-    byId("hint").textContent = shownEdges.length ? "Drag to move, Ctrl and wheel to zoom; arrow keys go from task to task." : data.edges.length ? emptyWords() : `No links. ${data.axes.length ? "Near means alike: the map shows the two directions in which the models differ most." : "Arrow keys go from task to task."}`;
+    const outside = onMap ? places.filter((p) => p[0] < low[0] || p[1] < low[1] || p[0] > high[0] || p[1] > high[1]).length : 0;
+    byId("hint").textContent = onMap ? `Each task is drawn where it lies.${outside ? ` Zoom out for ${count(outside, "task")} farther away.` : ""} Drag to move, Ctrl and wheel to zoom.` : shownEdges.length ? "Drag to move, Ctrl and wheel to zoom; arrow keys go from task to task." : data.edges.length ? emptyWords() : `No links. ${data.axes.length ? "Near means alike: the map shows the two directions in which the models differ most." : "Arrow keys go from task to task."}`;
     refresh();
   };
   level.max = ordered.length - 1;
@@ -461,7 +462,7 @@
   if (ordered.length < 2) byId("level-row").style.display = "none";
   if (!ordered.some((stop) => stop.edges.length && weightsVary(stop.edges))) byId("weight-row").style.display = "none";
   if (!ordered.some((stop) => stop.edges.length)) document.querySelector(".sliders").style.display = "none";
-  if (gains.length && data.placed_by_models) { state.colour = "gain"; document.querySelector('#colour input[value="gain"]').checked = true; }
+  if (gains.length && data.placed_by === "models") { state.colour = "gain"; document.querySelector('#colour input[value="gain"]').checked = true; }
   byId("colour").addEventListener("change", (event) => { state.colour = event.target.value; refresh(); });
   if (!gains.length) byId("colour").style.display = "none";
 

@@ -57,15 +57,6 @@ class Sizes:
         Largest n for which the graph level of the preconditioner is a dense inverse.
     polynomial_condition : float
         Condition number up to which a Chebyshev polynomial solves the graph level; smoothed aggregation above.
-    shared_design, shared_design_width : int
-        Least n for which tasks with one common design are solved coefficient by coefficient, and least p for which
-        this pays on graphs that the diagonal preconditions. The table is in :mod:`ggmtl.solve.shared_design`.
-    spectral_tasks : int
-    spectral_condition : float
-        Eigenvectors of L pay up to this n, where conjugate gradients would take more than about 20 steps.
-    jacobi_condition : float
-        The diagonal preconditions shifted Laplacians up to this condition number: about 200 steps to 1e-8, each a
-        tenth of a cycle of the hierarchy, which takes 15 to 25.
     low_rank_width, low_rank_numbers : int
         Least p, and least n p², from which tasks with few rows are solved by their factors. The table is in
         :mod:`ggmtl.solve.low_rank`.
@@ -109,11 +100,6 @@ class Sizes:
     component_numbers: float = 9e6
     dense_graph: int = 600
     polynomial_condition: float = 200.0
-    shared_design: int = 150
-    shared_design_width: int = 8
-    spectral_tasks: int = 300
-    spectral_condition: float = 10.0
-    jacobi_condition: float = 400.0
     low_rank_width: int = 50
     low_rank_numbers: int = 1 << 20
     # kernels

@@ -1,10 +1,13 @@
 """Solve A V = R, A = blockdiag(X_iᵀX_i) + L_e ⊗ Λ + L_hub ⊗ Λ_hub + ρI (the matrix of the paper's Eq. 5).
 
-In: a ``TaskSystem`` (``system``) and right-hand sides. Out: a ``Solution`` with its residual.
+In: a ``TaskSystem`` and right-hand sides. Out: a ``Solution`` with its residual.
 
-- ``solvers``: chooses the way; a dense Cholesky factor, or preconditioned conjugate gradients (PCG).
-- ``preconditioners``: block-Jacobi, the graph level, and both in one cycle.
-- ``components``: one Cholesky factor per connected component, and the effect of removing an edge in closed form.
-- ``shared_design``, ``low_rank``: special forms that are cheaper; each has the table of what it saves.
-- ``gpu``: the same algebra on torch tensors.
+===================  ================================================================================
+``system``           A as an operator, and its dense form; ``Solution``
+``solvers``          ``prepare`` chooses a dense Cholesky factor or preconditioned conjugate gradients (PCG)
+``preconditioners``  block-Jacobi, the graph level, and both in one cycle
+``low_rank``         tasks with far fewer rows than coefficients, by factors
+``components``       a Cholesky factor per connected component: the reserve where PCG fails
+``gpu``              the same algebra on torch tensors
+===================  ================================================================================
 """

@@ -28,7 +28,7 @@ _FULL_RANK_SHARE = 0.5
 # Two Jacobi steps before and after each coarse correction; their lengths, in units of 1/ρ(D⁻¹A), are the inverse
 # Chebyshev nodes of [1/8, 1], the part of the spectrum that the coarse levels leave to smoothing. At equal cost
 # they save a fifth of the iterations of two equal steps where weights span decades.
-STEP_LENGTHS = tuple(1.0 / (9 / 16 + 7 / 16 * np.cos(np.pi * np.array([1, 3]) / 4)))
+_STEP_LENGTHS = tuple(1.0 / (9 / 16 + 7 / 16 * np.cos(np.pi * np.array([1, 3]) / 4)))
 # Coordinates whose strengths differ by about this factor at most share one matrix of the graph, which is an
 # approximation in any case: that costs an iteration or two, and saves a matrix for almost every coordinate.
 _ALIKE = 2.0
@@ -336,7 +336,7 @@ class AggregationCycle:
             # Jacobi steps with the safe bound ρ(D⁻¹A) ≤ ‖D⁻¹A‖_∞ instead of an eigenvalue estimate.
             diagonal = _filled(A.diagonal())[:, None]
             bound = (abs(A).sum(axis=1)[:, None] / diagonal).max()
-            levels.append((A, sparse.csr_array(level.P), tuple(w / bound / diagonal for w in STEP_LENGTHS)))
+            levels.append((A, sparse.csr_array(level.P), tuple(w / bound / diagonal for w in _STEP_LENGTHS)))
         bottom = hierarchy.levels[-1].A.toarray()
         np.fill_diagonal(bottom, _filled(bottom.diagonal()))
         return cls(tuple(levels), cho_solve(cho_factor(bottom), np.eye(len(bottom))))

@@ -17,10 +17,9 @@ from scipy.linalg.lapack import dpocon
 
 from ggmtl import kernels
 from ggmtl.errors import SingularSystemError, check_choice
-from ggmtl.solve import low_rank, shared_design
+from ggmtl.solve import low_rank
 from ggmtl.solve.components import Factors
 from ggmtl.solve.preconditioners import BlockJacobi, Preconditioner, TwoLevel, make_preconditioner
-from ggmtl.solve.shared_design import SharedDesign
 from ggmtl.solve.system import Experience, Solution, TaskSystem, norms, relative_residual
 
 # Conjugate gradients lower the error at every step but not the residual, which may rise for dozens of steps
@@ -254,18 +253,15 @@ class ConjugateGradient:
         return steps
 
 
-def prepare(system: TaskSystem, method: str = "auto") -> Direct | ConjugateGradient | SharedDesign:
+def prepare(system: TaskSystem, method: str = "auto") -> Direct | ConjugateGradient:
     """Make a system ready: ``"direct"``, ``"pcg"``, or the cheapest way that its form allows."""
     check_choice("method", method, ("auto", "direct", "pcg"))
     n, p = system.shape
     if method == "direct" or (method == "auto" and n * p <= system.sizes.direct):
         return Direct.of(system)
     system.check_determined()
-    if method == "auto":
-        if (shared := shared_design.prepare(system)) is not None:
-            return shared
-        if (narrow := low_rank.prepare(system)) is not None:
-            return ConjugateGradient(*narrow)
+    if method == "auto" and (narrow := low_rank.prepare(system)) is not None:
+        return ConjugateGradient(*narrow)
     return ConjugateGradient.of(system)
 
 

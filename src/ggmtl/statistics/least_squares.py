@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -62,6 +62,12 @@ class LeastSquares:
         """The loss with a weight for every task, shape (n,); rows count as before."""
         gram = weights[:, None, None] * self.gram
         return LeastSquares(gram, weights[:, None] * self.moment, weights * self.target_square, self.count, self.noise)
+
+    def shifted(self, models: np.ndarray) -> LeastSquares:
+        """The loss as a function of deviations from given models, shape (n, p)."""
+        fitted = np.matmul(self.gram, models[..., None])[..., 0]
+        square = self.target_square + np.einsum("np,np->n", fitted - 2.0 * self.moment, models)
+        return replace(self, moment=self.moment - fitted, target_square=np.maximum(square, 0.0))
 
     def pooled(self) -> tuple[np.ndarray, np.ndarray]:
         """Σ_i G_i and Σ_i m_i, shapes (p, p) and (p,)."""
@@ -170,6 +176,10 @@ class FoldedLoss:
     def weighted(self, weights: np.ndarray) -> FoldedLoss:
         """The same folds with a weight for the loss of every task, shape (n,)."""
         return FoldedLoss(tuple(part.weighted(weights) for part in self.parts), self.first_scored)
+
+    def shifted(self, models: np.ndarray) -> FoldedLoss:
+        """The same folds as functions of deviations from given models, shape (n, p)."""
+        return FoldedLoss(tuple(part.shifted(models) for part in self.parts), self.first_scored)
 
     def without(self, k: int) -> FoldedLoss:
         """The folds other than `k`, still apart."""

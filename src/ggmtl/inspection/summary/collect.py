@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl.fit.family import reported_graph
 from ggmtl.fit.held_out import FoldErrors
+from ggmtl.graph.candidates import Coordinates
 from ggmtl.graph.shapes import name_shape
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inference.uncertainty import noise_ratios
@@ -42,8 +43,8 @@ def summarize(model: Any) -> dict[str, Any]:
     -------
     dict
         ``verdict`` (text, kind, gain, low, high), ``tasks``, ``graph``, ``path``, ``sharing``, ``noise``, ``map``,
-        ``redundant`` and all ``features``, ``settings``, ``fingerprint``, ``versions`` and counts; ``json.dumps`` takes
-        it as it is.
+        ``places``, ``redundant`` and all ``features``, ``settings``, ``fingerprint``, ``versions`` and counts;
+        ``json.dumps`` takes it as it is.
     """
     levels, errors = _by_density(_levels(model), _fold_errors(model))
     graph = model.graph_
@@ -64,6 +65,7 @@ def summarize(model: Any) -> dict[str, Any]:
         "noise": _noise(model),
         "redundant": redundant_features(model),
         "map": task_map_of(model, [*map(str, model.feature_names_), "intercept"]),
+        "places": _places(model),
         "error": None if chosen is None else levels[chosen]["error"],
         "settings": {name: plain(value) for name, value in model.get_params(deep=False).items()},
         "outcome": {name: plain(getattr(model, f"{name}_", None)) for name in ("status", "n_iter", "converged")},
@@ -94,6 +96,20 @@ def _noise(model: Any) -> dict[str, Any] | None:
         "noisiest": labels[1],
         "weighed": state.level.precisions is not None,
     }
+
+
+def _places(model: Any) -> list[list[float]] | None:
+    """Where the tasks lie, by the rule for candidate edges or by what is known about them; None where not of all."""
+    state, rule = getattr(model, "state_", None), getattr(model, "candidates", None)
+    xy = rule.xy if isinstance(rule, Coordinates) else None
+    known = None if state is None else state.settings.known
+    if xy is None and known is not None and known.surface is not None:
+        xy = np.column_stack([known.features.columns[name] for name in known.surface.columns])
+    if isinstance(xy, dict):
+        xy = [xy[task] for task in model.tasks_.tolist()] if set(model.tasks_.tolist()) <= set(xy) else None
+    places = None if xy is None else np.asarray(xy, dtype=np.float64)
+    is_whole = places is not None and places.shape == (len(model.tasks_), 2) and bool(np.isfinite(places).all())
+    return places.tolist() if places is not None and is_whole else None
 
 
 # ---------------------------------------------------------------------- path and verdict

@@ -11,17 +11,25 @@ from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inspection.summary.phrases import count, interval, percent
 
 # Simple levels where a reader expects them: before all graphs, and after.
-LEVEL_PLACES: dict[str, float] = {"pooled": -3.0, "intercepts": -2.0, "hub": -1.0, "independent": float("inf")}
+LEVEL_PLACES: dict[str, float] = {
+    "pooled": -3.0,
+    "intercepts": -2.0,
+    "hub": -1.0,
+    "described": -0.5,
+    "independent": float("inf"),
+}
 SIMPLE_LEVELS = tuple(LEVEL_PLACES)
 LEVEL_NAMES = {
     "pooled": "one model for all",
     "hub": "the common model",
+    "described": "the common model by task features",
     "intercepts": "common slopes",
     "independent": "separate models",
 }
 _SIMPLE_VERDICTS = {
     "pooled": "One model serves all tasks: no task differs from the others beyond noise.",
     "hub": "No structure found beyond the common model.",
+    "described": "Tasks differ as what is known about them tells; no structure found beyond that.",
     "intercepts": "No structure found beyond common slopes: only the intercepts of the tasks differ.",
     "independent": "Sharing does not help: every task is best served by its own rows.",
 }
@@ -32,6 +40,10 @@ _MEANINGS = {
     "hub": "All tasks follow one common model, and each departs from it in its own way. Linking tasks that depart "
     "alike does not predict rows not seen any better, so no link is drawn; every task still learns from all others "
     "through the common model.",
+    "described": "The common model is a function of what is known about the tasks, and each task departs from it in "
+    "its own way. Links did not improve held-out predictions.",
+    "unmeasured described": "The common model is a function of what is known about the tasks, and each task departs "
+    "from it in its own way. The evidence supports no links.",
     "intercepts": "What a feature does is the same in all tasks. Each task has an intercept of its own, learned from "
     "its own rows alone, because intercepts go with the features: drawing them together would spoil the slopes.",
     "independent": "What one task shows does not carry over to another: each model is learned from its own rows.",

@@ -76,9 +76,10 @@ def _describe_errors(summary: dict[str, Any]) -> list[str]:
     if not levels:
         return []
     lines = ["Root mean square error on rows not seen:"]
+    width = max(29, *(len(level_title(level)) for level in levels)) + 1
     for level in levels:
         mark = "  ← chosen" if level["chosen"] else ""
-        lines.append(f"  {level_title(level):<30}{error_text(level)}{mark}")
+        lines.append(f"  {level_title(level):<{width}}{error_text(level)}{mark}")
     return lines
 
 

@@ -133,18 +133,6 @@ def row_sums(matrix: Tensor, values: Tensor) -> Tensor:
     return (matrix @ values.reshape(len(values), -1)).reshape(-1, *values.shape[1:])
 
 
-def edge_products(graph: TensorGraph, first: Tensor, second: Tensor, coupling: Tensor, weights: Tensor):
-    """(v_i − v_j)ᵀ Λ (p_i − p_j) of every edge, shape (m,), and Σ_ij w_ij (v_i − v_j) ∘ (p_i − p_j), shape (p,)."""
-    along = first.new_empty(len(graph.edges))
-    total = torch.zeros_like(coupling)
-    for rows in chunks(len(graph.edges), 4 * first.shape[1]):
-        i, j = graph.edges[rows].unbind(1)
-        product = (first[i] - first[j]).mul_(second[i] - second[j])
-        along[rows] = product @ coupling
-        total += weights[rows] @ product
-    return along, total
-
-
 # Blocks of at most this order are inverted entry by entry.
 _SMALL = 4
 

@@ -1,13 +1,8 @@
-"""Preconditioned conjugate gradients on a torch device, in float32 with residuals in float64, and the hyper-gradient.
+"""Preconditioned conjugate gradients on a torch device, in float32 with residuals in float64.
 
 A round works in the narrow type on A·correction = residual; between rounds the solution and its true residual are
 float64, so that rounding of the narrow type costs iterations, not accuracy. The search direction survives from round
 to round. Norms stay on the device; the host looks at them every few steps only.
-
-The hyper-gradient of the validation criterion is one solve, one adjoint solve with the same preconditioner, and one
-pass over the edges. With A V = XᵀY, C = X_valᵀ(X_val V − Y_val) and A p = C,
-
-    ∂F/∂e_ij = −(w_i − w_j)ᵀ Λ (p_i − p_j),   ∂F/∂Λ_k = −Σ_ij e_ij u_k q_k,   ∂F/∂h_k = −Σ_i (w_ik − w̄_k) p_ik .
 """
 
 from __future__ import annotations
@@ -24,13 +19,11 @@ from ggmtl.errors import SolverError
 from ggmtl.solve.gpu.multigrid import GraphMultigrid
 from ggmtl.solve.gpu.products import (
     CHUNK_NUMBERS,
-    TensorGraph,
     block_product,
     check_memory,
-    edge_products,
     inverse_blocks,
 )
-from ggmtl.solve.gpu.system import TensorLoss, TensorSystem
+from ggmtl.solve.gpu.system import TensorSystem
 
 # As on the CPU, block-Jacobi tries first: its step costs a fifth of a cycle's or less. After the first number of steps
 # it is given up where it would need more than the second at the rate so far.
@@ -295,70 +288,3 @@ def _inverts(system: TensorSystem, inverse: Tensor) -> bool:
     solved = block_product(inverse, probe).to(system.dtype)
     gap = block_product(system.gram, solved).addcmul_(system.diagonal, solved).sub_(probe)
     return bool(_norms(gap) <= _EXACT_INVERSE * (n * p) ** 0.5)
-
-
-@dataclass(frozen=True)
-class TensorEvaluation:
-    """Fields as those of :class:`ggmtl.bilevel.Evaluation`, all tensors, and the iterations of both solves."""
-
-    value: Tensor
-    edges: Tensor
-    coupling: Tensor
-    hub: Tensor
-    coefficients: Tensor
-    task_values: Tensor
-    adjoint: Tensor
-    iterations: tuple[int, int]
-
-
-def evaluate_hold_out(
-    train: TensorLoss,
-    validation: TensorLoss,
-    graph: TensorGraph,
-    edge_values: Tensor,
-    coupling: Tensor,
-    hub: Tensor,
-    ridge: Tensor,
-    *,
-    warm: TensorEvaluation | None = None,
-    tol: float = 1e-8,
-    dtype: torch.dtype = torch.float32,
-    levels: int | None = None,
-) -> TensorEvaluation:
-    """Outer loss and its derivatives for edges, coupling and hub; squared penalty.
-
-    Parameters
-    ----------
-    train, validation : TensorLoss
-        Rows of the inner and of the outer problem.
-    graph : TensorGraph
-        Candidate edges.
-    edge_values, coupling, hub : float64 tensors of shape (m,), (p,), (p,)
-        e, Λ and h.
-    ridge : float64 tensor that broadcasts to (n, p)
-        ρ.
-    warm : TensorEvaluation, optional
-        An evaluation nearby.
-    tol : float
-        Relative residual of both solves, in float64.
-    dtype : torch.dtype
-        Type of the conjugate-gradient iterations.
-    levels : {1, 2}, optional
-        Block-Jacobi alone, or with the graph level; by default as the coupling asks for.
-    """
-    solver = TensorSolver.of(TensorSystem(train.gram, graph, edge_values, coupling, hub, ridge), dtype, levels)
-    models = solver.solve(train.moment, warm.coefficients if warm else None, tol).require(1e-6)
-    slope = validation.gradient(models.value)
-    adjoint = solver.solve(slope, warm.adjoint if warm else None, tol).require(1e-6)
-    along, by_coordinate = edge_products(graph, models.value, adjoint.value, coupling, edge_values)
-    task_values = validation.task_values(models.value, slope)
-    return TensorEvaluation(
-        value=task_values.sum(),
-        edges=along.neg_(),
-        coupling=-by_coordinate,
-        hub=-((models.value - models.value.mean(0)) * adjoint.value).sum(0),
-        coefficients=models.value,
-        task_values=task_values,
-        adjoint=adjoint.value,
-        iterations=(models.iterations, adjoint.iterations),
-    )

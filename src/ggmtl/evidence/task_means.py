@@ -1,0 +1,246 @@
+"""The common model as a function of what is known about the tasks, w_0 + B z_i, and the strengths of B.
+
+    w_i ~ N(w_0 + B z_i, σ² diag(1/h)) ,     B_kj ~ N(0, σ²/b_kj) ,     b_kj = a_k c_g(j) ,     flat on w_0
+
+With D_i = G_i + diag(h) + ρI, M_i = diag(h) D_i⁻¹ (G_i + ρI) is the information of task i about its mean, and
+r_i = diag(h) D_i⁻¹ m_i. Write z̃_i = (1, z_i), θ = (w_0, B) and
+
+    S = Σ_i z̃_i z̃_iᵀ ⊗ M_i + diag(0, b) ,     S θ̂ = Σ_i z̃_i ⊗ r_i .
+
+With N rows, p coefficients and the models and θ integrated out, the negative log evidence is
+
+    f(h, b)   = ½(N − p) ln Q + ½ Σ_i ln|D_i| + ½ ln|S| − ½ n Σ_k ln h_k − ½ Σ_kj ln b_kj − ½ p ln n
+    ∂f/∂b_kj  = ½ [ B̂_kj²/σ² + (S⁻¹)_kj,kj − 1/b_kj ]
+    ∂f/∂h_k   = ½ [ Σ_i (w_i − w_0 − B z_i)_k²/σ² + (D_i⁻¹)_kk + (K_i C_i K_iᵀ)_kk − n/h_k ]
+
+with K_i = I − D_i⁻¹ diag(h), C_i = (z̃_iᵀ ⊗ I) S⁻¹ (z̃_i ⊗ I) and σ² = Q/(N − p). Where the noise φ is known, Q/2φ takes
+the place of the first term, and φ that of σ². Only sums of the tasks enter. Without
+descriptors this is :mod:`ggmtl.evidence.hub`. As b → ∞, B vanishes and f is that of the hub: a descriptor that
+explains nothing costs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ggmtl.evidence.hub import chunks, minimize_logs, misfit, sample_of_tasks, task_inverses
+from ggmtl.statistics.least_squares import LeastSquares
+
+# Precisions of log-normal hyper-priors: of the coefficients' shares a_k about one, and of h about a common multiple of
+# the strengths without descriptors.
+_SHARE_PRECISION, _HUB_PRECISION = 1.0, 2.0
+# Range of b, in units of the rows of a task times the number of tasks over the variance of a descriptor, which is one.
+_WEAKEST, _STRONGEST = 1e-6, 1e4
+_FIRST = 1.0
+# A step that gains less than this many nats ends the search.
+_NATS = 1e-3
+
+
+@dataclass(frozen=True)
+class MeanEvidence:
+    """Evidence of the strengths of a described common model.
+
+    Parameters
+    ----------
+    value : float
+        f.
+    hub_gradient : array of shape (p,)
+        ∂f/∂h.
+    effect_gradient : array of shape (q, p)
+        ∂f/∂b.
+    coefficients : array of shape (n, p)
+        Models w_i.
+    common : array of shape (p,)
+        w_0.
+    effects : array of shape (q, p)
+        B, transposed.
+    covariance : array of shape ((1 + q)p, (1 + q)p)
+        S⁻¹: times σ², the covariance of (w_0, B), the descriptor varying slowest.
+    noise : float
+        σ².
+    """
+
+    value: float
+    hub_gradient: np.ndarray
+    effect_gradient: np.ndarray
+    coefficients: np.ndarray
+    common: np.ndarray
+    effects: np.ndarray
+    covariance: np.ndarray
+    noise: float
+
+
+def mean_evidence(
+    loss: LeastSquares, known: np.ndarray, hub: np.ndarray, strength: np.ndarray, ridge: float = 1e-10
+) -> MeanEvidence:
+    """Value and gradient of f(h, b), exact at any number of tasks.
+
+    Parameters
+    ----------
+    loss : LeastSquares
+    known : array of shape (n, q)
+        z, what is known about every task.
+    hub : array of shape (p,)
+        h > 0.
+    strength : array of shape (q, p)
+        b > 0.
+    ridge : float
+        ρ, which only determines what no row determines.
+    """
+    n, p = loss.moment.shape
+    q = known.shape[1]
+    normal, right, log_det = _normal_equations(loss, known, hub, ridge)
+    covariance, determinant = _inverse(normal, strength)
+    theta = (covariance @ right).reshape(1 + q, p)
+    means = theta[0] + known @ theta[1:]
+    coefficients, variance = _task_models(loss, known, hub, ridge, means, covariance)
+    apart = ((coefficients - means) ** 2).sum(axis=0)
+    quadratic = 2 * loss.value(coefficients) + hub @ apart + ridge * float((coefficients**2).sum())
+    twice_misfit, noise = misfit(loss, quadratic + float((strength * theta[1:] ** 2).sum()))
+    value = 0.5 * (
+        twice_misfit + log_det + determinant - n * np.log(hub).sum() - np.log(strength).sum() - p * np.log(n)
+    )
+    spread = np.diag(covariance)[p:].reshape(q, p)
+    return MeanEvidence(
+        value=float(value),
+        hub_gradient=0.5 * (apart / noise + variance - n / hub),
+        effect_gradient=0.5 * (theta[1:] ** 2 / noise + spread - 1.0 / strength),
+        coefficients=coefficients,
+        common=theta[0],
+        effects=theta[1:],
+        covariance=covariance,
+        noise=noise,
+    )
+
+
+def effect_covariance(
+    loss: LeastSquares, known: np.ndarray, hub: np.ndarray, strength: np.ndarray, ridge: float = 1e-10
+) -> np.ndarray:
+    """S⁻¹, as in :class:`MeanEvidence`."""
+    return _inverse(_normal_equations(loss, known, hub, ridge)[0], strength)[0]
+
+
+def _inverse(normal: np.ndarray, strength: np.ndarray) -> tuple[np.ndarray, float]:
+    """S⁻¹ and ln|S|."""
+    prior = np.concatenate([np.zeros(strength.shape[1]), strength.ravel()])
+    total = normal + np.diag(prior)
+    # In units of its diagonal: strengths differ by many orders of magnitude.
+    unit = np.sqrt(np.diag(total))
+    scaled = total / np.outer(unit, unit)
+    determinant = np.linalg.slogdet(scaled)[1] + 2.0 * np.log(unit).sum()
+    return np.linalg.inv(scaled) / np.outer(unit, unit), float(determinant)
+
+
+def _normal_equations(
+    loss: LeastSquares, known: np.ndarray, hub: np.ndarray, ridge: float
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Σ z̃ z̃ᵀ ⊗ M_i, Σ z̃ ⊗ r_i (the descriptor varying slowest) and Σ ln|D_i|."""
+    (n, p), width = loss.moment.shape, known.shape[1] + 1
+    total, right, log_det = np.zeros((width * width, p * p)), np.zeros((width, p)), 0.0
+    for rows in chunks(n, width * width + p * p):
+        inverse, part = task_inverses(loss.gram[rows], hub + ridge)
+        log_det += part
+        own = loss.gram[rows] + ridge * np.eye(p)
+        information = hub[:, None] * np.matmul(inverse, own)
+        z = _with_constant(known[rows])
+        total += _squares(z).T @ information.reshape(len(z), -1)
+        right += z.T @ (hub * np.matmul(inverse, loss.moment[rows, :, None])[..., 0])
+    normal = total.reshape(width, width, p, p).transpose(0, 2, 1, 3).reshape(width * p, width * p)
+    return 0.5 * (normal + normal.T), right.ravel(), log_det
+
+
+def _task_models(
+    loss: LeastSquares, known: np.ndarray, hub: np.ndarray, ridge: float, means: np.ndarray, covariance: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Every task's model, and Σ_i [(D_i⁻¹)_kk + (K_i C_i K_iᵀ)_kk]."""
+    (n, p), width = loss.moment.shape, known.shape[1] + 1
+    blocks = covariance.reshape(width, p, width, p).transpose(0, 2, 1, 3).reshape(width * width, p * p)
+    coefficients, variance = np.empty((n, p)), np.zeros(p)
+    for rows in chunks(n, width * width + p * p):
+        inverse, _ = task_inverses(loss.gram[rows], hub + ridge)
+        coefficients[rows] = np.matmul(inverse, (loss.moment[rows] + hub * means[rows])[..., None])[..., 0]
+        # I − K = D⁻¹ diag(h) carries the doubt about the mean over to the model.
+        doubt = (_squares(_with_constant(known[rows])) @ blocks).reshape(-1, p, p)
+        carried = inverse * hub
+        variance += np.einsum("nkk->k", inverse)
+        kept = np.eye(p) - carried
+        variance += np.einsum("nkl,nlm,nkm->k", kept, doubt, kept, optimize=True)
+    return coefficients, variance
+
+
+def _with_constant(known: np.ndarray) -> np.ndarray:
+    return np.column_stack([np.ones(len(known)), known])
+
+
+def _squares(z: np.ndarray) -> np.ndarray:
+    """z zᵀ of every task, shape (n, width²)."""
+    return (z[:, :, None] * z[:, None, :]).reshape(len(z), -1)
+
+
+@dataclass(frozen=True)
+class LearnedMeans:
+    """Strengths h, shape (p,), and b, shape (q, p), their evidence, and how the search ended."""
+
+    hub: np.ndarray
+    strength: np.ndarray
+    evidence: MeanEvidence
+    iterations: int
+    converged: bool
+
+
+def learn_means(
+    loss: LeastSquares,
+    known: np.ndarray,
+    groups: np.ndarray,
+    hub: np.ndarray,
+    *,
+    most: int,
+    ridge: float = 1e-10,
+    max_iter: int = 100,
+) -> LearnedMeans:
+    """Minimise f over ln h, ln a and ln c by L-BFGS.
+
+    Parameters
+    ----------
+    loss : LeastSquares
+    known : array of shape (n, q)
+        Centred columns with a standard deviation of one.
+    groups : array of int, shape (q,)
+        Columns with the same label share c.
+    hub : array of shape (p,)
+        Strengths learned without descriptors.
+    most : int
+        Tasks from which strengths are learned, where there are more; B always comes from all of them.
+    """
+    p, n_groups = loss.n_features, int(groups.max()) + 1
+    chosen = sample_of_tasks(loss, most)
+    sample, z = (loss, known) if chosen is None else (loss.of_tasks(chosen), known[chosen])
+    unit = hub * sample.n_tasks
+    start = np.log(hub)
+
+    def unpacked(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        shares, sizes = x[p : 2 * p], x[2 * p :]
+        return np.exp(start + x[:p]), shares, unit * np.exp(shares + sizes[groups][:, None])
+
+    def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
+        h, shares, strength = unpacked(x)
+        found = mean_evidence(sample, z, h, strength, ridge)
+        slope = found.effect_gradient * strength
+        apart = x[:p] - x[:p].mean()
+        gradient = np.concatenate(
+            [
+                found.hub_gradient * h + _HUB_PRECISION * apart,
+                slope.sum(axis=0) + _SHARE_PRECISION * shares,
+                np.bincount(groups, slope.sum(axis=1), n_groups),
+            ]
+        )
+        penalty = 0.5 * (_HUB_PRECISION * apart @ apart + _SHARE_PRECISION * shares @ shares)
+        return found.value + float(penalty), gradient
+
+    first = np.concatenate([np.zeros(2 * p), np.full(n_groups, np.log(_FIRST / z.shape[1]))])
+    bounds = np.concatenate([np.tile([-7.0, 7.0], (2 * p, 1)), np.tile(np.log([_WEAKEST, _STRONGEST]), (n_groups, 1))])
+    search = minimize_logs(objective, first, bounds, max_iter=max_iter, ftol=_NATS / max(abs(objective(first)[0]), 1.0))
+    h, _, strength = unpacked(search.x)
+    return LearnedMeans(h, strength, mean_evidence(loss, known, h, strength, ridge), int(search.nit), search.success)

@@ -1,0 +1,61 @@
+"""Models of tasks without rows, from what is known about them.
+
+Given z of the task, w ~ N(w_0 + B z, σ²(diag(1/h) + (z̃ᵀ ⊗ I) S⁻¹ (z̃ ⊗ I))) with the S of
+:mod:`ggmtl.evidence.task_means`: the variance between tasks, and the error of w_0 and B. Near places have near columns
+z, so that B z is also what near tasks tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ggmtl.data.task_features import TaskFeatures
+from ggmtl.design.task_table import KnownTasks
+from ggmtl.errors import InputError
+from ggmtl.fit.state import FittedState
+from ggmtl.inference.attachment import among
+from ggmtl.inference.mean_doubt import mean_doubt
+from ggmtl.inference.posterior import Posterior, pull_of
+
+
+def known_of(state: FittedState, purpose: str) -> KnownTasks:
+    """What is known about the tasks of a model, or an error that says why `purpose` has nothing to use."""
+    if state.settings.known is None:
+        raise InputError(
+            f"{purpose} was given task_features, but the model was fitted without them. Fit it with task_features=."
+        )
+    return state.settings.known
+
+
+def encode_row(state: FittedState, row: TaskFeatures | None) -> np.ndarray | None:
+    """z of a single task, shape (q,); None where nothing is known about it."""
+    known = state.settings.known
+    if known is None or row is None:
+        return None
+    return known.encode(known.features.same_columns(row))[0]
+
+
+def unseen_models(state: FittedState, z: np.ndarray) -> np.ndarray:
+    """Models of tasks without rows, shape (m, p), in scaled units; z has shape (m, q)."""
+    total, fitted = np.zeros((len(z), state.coefficients.shape[1])), state.fitted_tasks
+    for name, weight in state.family.weights.items():
+        fit = among(state.family.levels[name], fitted)
+        told = 0.0 if fit.means is None else z @ fit.means.effects
+        total += weight * (fit.common_model() + told)
+    return total
+
+
+def with_unseen(
+    state: FittedState, joint: Posterior, ratios: np.ndarray | None, z: np.ndarray
+) -> tuple[Posterior, np.ndarray | None]:
+    """The posterior and the ratios of noise, with unseen tasks after those of the model."""
+    fit = among(state.level, state.fitted_tasks)
+    if fit.means is None:
+        blocks = np.broadcast_to(joint.new_task, (len(z), *joint.new_task.shape))
+    else:
+        loss = state.folded().total.of_tasks(state.fitted_tasks)
+        blocks = np.diag(1.0 / pull_of(fit, joint.noise)) + mean_doubt(fit, loss, joint.noise, z)
+    more = replace(joint, covariance=np.concatenate([joint.covariance, blocks]))
+    return more, None if ratios is None else np.append(ratios, np.ones(len(z)))
