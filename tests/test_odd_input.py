@@ -243,7 +243,7 @@ def test_column_names_that_are_not_utf8_are_refused(tmp_path):
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("slope", [0.0, 2.0])
-def test_a_constant_column_beside_a_target_without_noise(seed, slope):
+def test_a_constant_column_and_a_target_without_noise(seed, slope):
     rng = np.random.default_rng(seed)
     tasks = rng.integers(0, 20, 600)
     dummies = np.eye(3)[rng.integers(0, 3, 600)]

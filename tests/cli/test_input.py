@@ -53,7 +53,7 @@ def german(value):
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
-def test_the_separator_is_told_from_the_first_rows(tmp_path, separator):
+def test_the_separator_is_recognised_from_the_first_rows(tmp_path, separator):
     rows = [["task", "size, m", "y"], *([f"a;{k}" if separator != ";" else "a", k / 2, k] for k in range(5))]
     table = read_table(write(tmp_path / "t.csv", rows, separator), "task").table
     assert table.column_names == ["task", "size, m", "y"]

@@ -22,7 +22,7 @@ def make_model(labels, **parameters):
 # ---------------------------------------------------------------- in memory
 
 
-def test_labels_that_no_number_type_tells_apart_are_refused_with_an_example():
+def test_labels_that_no_number_type_can_distinguish_are_refused_with_an_example():
     with pytest.raises(InputError, match=r"'tasks': the label 9223372036854775809 would be read as .*as text"):
         GGMTLRegressor().fit(np.arange(4.0)[:, None], np.arange(4.0), tasks=[2**63, 2**63 + 1, -1, 0])
     with pytest.raises(InputError, match="9007199254740993"):

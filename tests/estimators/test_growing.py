@@ -119,7 +119,7 @@ def test_edges_of_all_levels_follow_a_task_that_comes_between(data, model):
     assert pairs() == before
 
 
-def test_a_constant_feature_is_no_trouble_for_a_new_task(data):
+def test_a_new_task_may_have_a_constant_feature(data):
     X = np.column_stack([data.X, np.ones(len(data.X))])
     model = GGMTLRegressor().fit(X, data.y, tasks=data.tasks)
     with warnings.catch_warnings():

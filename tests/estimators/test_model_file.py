@@ -260,7 +260,7 @@ def load_bytes(raw, tmp_path):
     return load_model(tmp_path / "x")
 
 
-def test_missing_foreign_truncated_longer_and_newer_files_are_told_apart(raw, tmp_path):
+def test_missing_foreign_truncated_longer_and_newer_files_have_messages_of_their_own(raw, tmp_path):
     with pytest.raises(ModelFileError, match="cannot be read"):
         load_model(tmp_path / "nowhere")
     for foreign in (b"", b"PK\x03\x04 a zip file", b"\x89PNG\r\n\x1a\n" + bytes(100)):

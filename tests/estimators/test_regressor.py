@@ -417,7 +417,7 @@ def test_evidence_heeds_max_iter_and_tol():
     assert (rough.n_iter_, rough.status_, rough.converged_) == (1, "converged", True)
 
 
-def test_without_a_hub_no_task_is_drawn_to_a_common_model():
+def test_without_a_hub_no_task_is_shrunk_to_a_common_model():
     rng = np.random.default_rng(0)
     X, tasks = rng.normal(size=(60, 2)), np.repeat(np.arange(6), 10)
     y = X @ [1.0, -1.0] + rng.normal(size=60)

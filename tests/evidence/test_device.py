@@ -361,7 +361,7 @@ def test_criteria_that_have_no_form_on_a_device_are_refused(options):
         GGMTLRegressor(device="cuda", **options).fit(*rows_of(n=4))
 
 
-def test_a_device_that_is_not_there_is_said(monkeypatch):
+def test_a_missing_device_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ParameterError, match=r"device='cuda' cannot be used: torch .* sees no CUDA device"):
         GGMTLRegressor(device="cuda").fit(*rows_of(n=4))

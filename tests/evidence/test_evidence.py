@@ -384,12 +384,12 @@ def _mixed_tasks(spread: np.ndarray, n: int = 60, rows: int = 20, seed: int = 0)
     return sums_of(X, y)
 
 
-def test_strengths_by_feature_stay_together_where_the_data_do_not_tell_them_apart():
+def test_strengths_by_feature_stay_together_where_the_data_do_not_distinguish_them():
     learned = learn_hub_by_feature(_mixed_tasks(np.full(6, 0.5)), np.ones(6, dtype=bool))
     assert np.ptp(np.log(learned.hub)) < 0.7
 
 
-def test_strengths_by_feature_part_where_the_data_tell_them_apart():
+def test_strengths_by_feature_differ_where_the_data_distinguish_them():
     learned = learn_hub_by_feature(_mixed_tasks(np.array([2.0, 0.05, 2.0, 0.05, 2.0, 0.05])), np.ones(6, dtype=bool))
     strengths = np.log(learned.hub)
     assert strengths[1::2].min() - strengths[::2].max() > 2.0

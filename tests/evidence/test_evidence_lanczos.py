@@ -105,7 +105,7 @@ def test_without_edges_nothing_is_left_to_chance(problem):
         np.testing.assert_allclose(found.coefficients, exact.coefficients, atol=1e-5)
 
 
-def test_next_to_no_hub_and_many_components_are_no_trouble(prior_by):
+def test_a_tiny_hub_and_many_components_are_handled(prior_by):
     random = np.random.default_rng(0)
     loss, edges = some_losses(50, 3, random), some_edges(50, 60, random)
     edges = edges[(edges[:, 0] < 20) == (edges[:, 1] < 20)]

@@ -224,7 +224,7 @@ def test_intercepts_that_go_with_the_features_are_left_to_their_tasks(tmp_path):
     assert model.intercept_[-1] > 30.0
 
 
-def test_intercepts_that_do_not_are_drawn_together():
+def test_other_intercepts_are_shrunk_to_a_common_one():
     random = np.random.default_rng(1)
     tasks = np.repeat(np.arange(40), 4)
     X = random.normal(size=(160, 2))

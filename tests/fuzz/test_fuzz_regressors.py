@@ -169,7 +169,7 @@ def test_statistics_alone_give_the_same_models_as_rows(table, folds):
 
 
 @fuzz(ci=12, long=60, n_tiny=st.integers(200, 800), seed=st.integers(0, 99), d=st.integers(1, 3))
-def test_many_tiny_tasks_beside_a_huge_one(n_tiny, seed, d):
+def test_many_tiny_tasks_and_a_huge_one(n_tiny, seed, d):
     rng = np.random.default_rng(seed)
     tasks = np.r_[np.zeros(20_000, dtype=int), np.arange(n_tiny)]
     X = rng.normal(size=(len(tasks), d))

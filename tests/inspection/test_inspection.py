@@ -104,7 +104,7 @@ def test_standard_error_of_a_difference_is_the_dense_one(fitted):
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_a_pair_without_an_edge_is_said_to_have_none(fitted):
+def test_a_pair_without_an_edge_is_reported_as_not_linked(fitted):
     linked = {tuple(edge) for edge in fitted.state_.level.edges[fitted.state_.level.edge_values > 0].tolist()}
     i, j = next((i, j) for i in range(9) for j in range(i + 1, 9) if (i, j) not in linked)
     found = explain_edge(fitted, fitted.tasks_[i], fitted.tasks_[j])

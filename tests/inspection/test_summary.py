@@ -221,7 +221,7 @@ def test_a_graph_that_does_not_help_is_not_praised():
     assert "raises the error by 10 %" in worse["text"]
 
 
-def test_without_folds_nothing_is_said_about_gains():
+def test_without_folds_no_gain_is_reported():
     X, y, task = _rows()
     options = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0, "validation": 0.25}
     summary = summarize(GGMTLRegressor(**options).fit(X, y, tasks=task))
@@ -249,7 +249,7 @@ def test_other_methods_have_a_summary_without_path(method):
     assert "no links" in describe(summary)
 
 
-def test_one_task_is_said_to_be_alone():
+def test_a_single_task_is_reported_as_such():
     X, y, _ = _rows()
     text = describe(summarize(GGMTLRegressor().fit(X, y)))
     assert "nothing can be shared" in text

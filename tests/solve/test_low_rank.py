@@ -137,7 +137,7 @@ def test_tasks_of_full_rank_are_refused_also_where_only_one_has_it():
     assert low_rank.prepare(system) is None
 
 
-def test_curvature_and_a_diagonal_that_is_lost_beside_the_data_are_refused():
+def test_curvature_and_a_diagonal_far_smaller_than_the_data_are_refused():
     assert not low_rank.applies(narrow(43, curved=True))
     assert low_rank.prepare(narrow(44, edges=[], ridge=1e-12)) is None
 

@@ -272,7 +272,7 @@ def test_the_preconditioner_returns_what_it_leaves(device):
         torch.testing.assert_close(left, residual - there.apply(value), rtol=1e-9, atol=1e-9)
 
 
-def test_too_little_memory_is_said_before_any_is_taken(device, monkeypatch):
+def test_too_little_memory_is_refused_before_any_is_taken(device, monkeypatch):
     monkeypatch.setattr(products, "free_bytes", lambda _: 1e4)
     with pytest.raises(InputError, match=r"Solving for 60 tasks with 5 coefficients needs .* GB .* float32"):
         TensorSolver.of(on_device(make_system(), device))
@@ -318,7 +318,7 @@ def test_neighbours_in_float32_are_as_near_as_the_true_ones(device):
     np.testing.assert_allclose(distance, best, rtol=1e-4)
 
 
-def test_equal_points_are_neighbours_but_nobody_is_his_own(device):
+def test_equal_points_are_neighbours_but_no_point_is_its_own(device):
     points = torch.zeros((130, 2), device=device)
     found = nearest_neighbours(points, 4)
     assert not (found == torch.arange(130, device=device).unsqueeze(1)).any()

@@ -80,7 +80,7 @@ def test_tasks_that_only_some_partitions_have_and_empty_partitions_do_no_harm(fr
     assert_same(streamed, TaskStatistics.from_frame(expected, **COLUMNS))
 
 
-def test_what_is_wrong_is_said_before_or_where_it_is_found(frame):
+def test_wrong_input_is_refused_early_or_with_its_place(frame):
     ddf = dd.from_pandas(frame, npartitions=4)
     with pytest.raises(InputError, match=r"has no column 'shp'. Did you mean 'shop'"):
         TaskStatistics.from_dask(ddf, task="shp", target="sales")

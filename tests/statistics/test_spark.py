@@ -108,7 +108,7 @@ def test_folds_and_categories_are_those_of_a_stream(table, frame):
         assert_same(there.fold(k), here.fold(k))
 
 
-def test_what_is_wrong_is_said_before_a_job_starts(table, frame):
+def test_wrong_input_is_refused_before_a_job_starts(table, frame):
     with pytest.raises(InputError, match=r"has no column 'shp'. Did you mean 'shop'"):
         TaskStatistics.from_spark(table, task="shp", target="sales")
     with pytest.raises(InputTypeError, match=r"'kind' is of type .*Pass categories="):

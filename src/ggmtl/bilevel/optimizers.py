@@ -30,7 +30,7 @@ class Optimum:
         Largest entry of the projected gradient.
     iterations : int
     status : {"converged", "flat", "max_iter", "interrupted"}
-        ``"flat"``: no further decrease can be told from rounding, though the certificate is above `tol`.
+        ``"flat"``: further decreases are within rounding, though the certificate is above `tol`.
     history : tuple of float
         Objective after each step, the start first.
     """

@@ -1,4 +1,4 @@
-"""The features of a table or an array, their names, and the labels of the tasks beside them."""
+"""The features of a table or an array, their names, and the labels of their tasks."""
 
 from __future__ import annotations
 

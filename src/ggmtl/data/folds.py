@@ -23,7 +23,7 @@ def deal_folds(data: TaskData, n_folds: int, seed: int = 0) -> np.ndarray:
 
     Copies of a row share a fold if x never comes with another y in the task: then they are one row of a larger
     weight. Where x comes with several y the data are discrete, and equal rows are different observations. Each is
-    dealt out by itself. Kept together, all rows of one (x, y) would be predicted from rows with other y only.
+    dealt out on its own. Kept together, all rows of one (x, y) would be predicted from rows with other y only.
 
     With ``data.groups`` whole groups are dealt out: within each task where every group belongs to one task, over all
     tasks otherwise. Groups of equal rows are treated like equal rows.
@@ -149,8 +149,8 @@ def _location(column: np.ndarray, weight: np.ndarray | None) -> tuple[float, flo
     if scale == 0:
         return 0.0, 1.0
     unit = column / scale
-    # From the middle of the range, which knows no order: sums over rows round differently in every order, and beside
-    # a large mean that would show.
+    # From the middle of the range, which does not depend on the order of rows: sums over rows round differently in
+    # every order, which would show where the mean is large.
     middle = 0.5 * (unit.min() + unit.max())
     rest = unit - middle
     mean = np.average(rest, weights=weight)

@@ -22,7 +22,7 @@ _WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.0*)?")
 
 def read_labels(values: Any, name: str, n_rows: int) -> np.ndarray:
     """Read task (or group) labels: strings, integers, categories; one per row, none missing."""
-    # Left to itself NumPy would turn 1 and NaN beside strings into the strings "1" and "nan".
+    # NumPy alone would turn 1 and NaN among strings into the strings "1" and "nan".
     is_plain = isinstance(values, (list, tuple)) and not any(np.ndim(value) for value in values)
     labels = np.array(values, dtype=object) if is_plain else series_to_numpy(values, name)
     if labels.ndim == 2 and labels.shape[1] == 1:

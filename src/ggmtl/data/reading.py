@@ -1,4 +1,4 @@
-"""Any input → :class:`~ggmtl.data.TaskData`; the only judge of what users pass in.
+"""Any input → :class:`~ggmtl.data.TaskData`; everything that users pass in is checked here.
 
 Everything that uses this package may take for granted that features and targets are finite float64 arrays, that
 every row has a task label, and that weights are positive.

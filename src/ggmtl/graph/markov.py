@@ -56,7 +56,7 @@ def markov_clusters(
     prune : float
         Flow below this share of the task's largest flow is dropped, and the rest scaled up to one.
     max_entries : int
-        At most so many flows out of a task are kept (more only where all of them are equal).
+        Largest number of flows out of a task that are kept (more only where all of them are equal).
     tol : float
         A part has converged when no flow in it changes by more than this.
 
@@ -191,7 +191,7 @@ def _prune(matrix, prune, max_entries) -> sparse.csc_array:
 def _among_largest(matrix, max_entries) -> np.ndarray:
     """Mark the `max_entries` largest entries of every column.
 
-    Equal entries stay or go together, so that the choice does not depend on the order of the tasks: where
+    Equal entries are all kept or all dropped, so that the choice does not depend on the order of the tasks: where
     they straddle the bound they go, unless nothing in the column is larger.
     """
     entries = np.diff(matrix.indptr)

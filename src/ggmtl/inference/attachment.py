@@ -18,7 +18,7 @@ from ggmtl.statistics.least_squares import LeastSquares
 # edges of the task that it may be like where it has.
 _STRENGTHS, _NEARBY = np.geomspace(0.1, 30.0, 6), np.array([0.3, 1.0, 3.0])
 _MOST_NEIGHBOURS = 5
-# At most so many tasks are considered as models for a new one: those that predict its rows best.
+# Largest number of tasks considered as neighbours of a new one: those that predict its rows best.
 _MOST_ALIKE = 1000
 
 
@@ -68,12 +68,12 @@ def attach(
         found = attach(fit.centred, rows.shifted(own[None]), noise, ridge)
         return replace(found, coefficients=found.coefficients + own)
     common = fit.common_model()
-    nobody = np.empty(0, dtype=np.int64)
+    none = np.empty(0, dtype=np.int64)
     if not np.isfinite(fit.hub).all():
-        return AttachedTask(common, nobody, 0.0, fit.coupling, _pooled(fit))
+        return AttachedTask(common, none, 0.0, fit.coupling, _pooled(fit))
     pull = pull_of(fit, noise)
     if rows.count[0] == 0:
-        return AttachedTask(common, nobody, 0.0, fit.coupling, np.diag(1.0 / pull))
+        return AttachedTask(common, none, 0.0, fit.coupling, np.diag(1.0 / pull))
     # A ridge of every coefficient is as many rows with a target of zero.
     gram = rows.gram[0] + np.diag(np.broadcast_to(ridge, len(common)))
     task = _NewTask(gram, rows.moment[0], float(rows.target_square[0]), noise, pull, common)
@@ -140,7 +140,7 @@ class _Ties:
         e to every task.
     total : array of shape (kinds,)
         Σe_j.
-    drawn : array of shape (kinds, p)
+    pulled : array of shape (kinds, p)
         Σe_jw_j.
     share : array of shape (kinds,)
         How many of the n + 1 possibilities are of this kind.
@@ -148,7 +148,7 @@ class _Ties:
 
     strengths: csr_array
     total: np.ndarray
-    drawn: np.ndarray
+    pulled: np.ndarray
     share: np.ndarray
 
     @classmethod
@@ -161,18 +161,18 @@ class _Ties:
         if len(linked) > _MOST_ALIKE:
             linked = linked[np.argsort(task.misfit(fit.coefficients[linked]))[:_MOST_ALIKE]]
         table = table[linked]
-        total, drawn = table.sum(axis=1), table @ fit.coefficients
+        total, pulled = table.sum(axis=1), table @ fit.coefficients
         # Tasks of one cluster draw to the same place to rounding: one kind.
-        place = np.column_stack([total, drawn])
+        place = np.column_stack([total, pulled])
         largest = np.maximum(np.abs(place).max(axis=0), np.finfo(float).tiny)
         _, first, number = np.unique(np.round(place / largest, 9), axis=0, return_index=True, return_counts=True)
-        return cls(table[first], total[first], drawn[first], number / (n + 1.0))
+        return cls(table[first], total[first], pulled[first], number / (n + 1.0))
 
     def priors(self, fit: GraphFit, task: _NewTask, scale: float) -> tuple[np.ndarray, np.ndarray]:
         """Means and diagonal precisions, both of shape (kinds, p), all strengths multiplied by `scale`."""
         hub = np.maximum(fit.hub, 1e-6 * task.pull)
         precision = hub + scale * self.total[:, None] * fit.coupling
-        return (hub * task.common + scale * fit.coupling * self.drawn) / precision, precision
+        return (hub * task.common + scale * fit.coupling * self.pulled) / precision, precision
 
 
 @dataclass(frozen=True)

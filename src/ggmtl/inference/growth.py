@@ -103,7 +103,7 @@ def _with_place(family: Family, position: int) -> Family:
 
 
 def _given(state: FittedState, attached: AttachedTask, position: int, noise: float) -> dict[str, object]:
-    """What the file said about the uncertainty of the others, and that of the new task."""
+    """The uncertainties that a file brought for the others, and that of the new task."""
     T = user_units(state.scaling)
     known, ratios = standard_errors(state), noise_ratios(state)
     own = np.sqrt(noise * np.diag(T @ attached.covariance @ T.T))

@@ -30,8 +30,8 @@ def check_evidence(family: Family, penalty: str) -> None:
     fit = family.best
     if fit.name in ("pooled", "independent"):
         raise InputError(
-            f"evidence() is defined for tasks drawn to a common model by finite strengths. Got the {fit.name} level "
-            "instead, which has no evidence. Compare it with the others by the errors in path_."
+            "evidence() is defined for tasks that are shrunk to a common model with finite strengths. Got the "
+            f"{fit.name} level instead, which has no evidence. Compare it with the others by the errors in path_."
         )
     if not (fit.hub > 0).all() or (len(fit.edges) and (family.criterion != "evidence" or penalty != "squared_l2")):
         raise InputError(

@@ -1,15 +1,14 @@
 """σ², the variance of the noise, without the covariance of every model.
 
-A graph that was searched for fits its rows better than chance allows, and σ² = Q/(N − c) from the same rows is then too
-small. With edges, σ² is therefore at least what the residuals of the tasks by themselves and, where they are known, the
-errors on held-out rows say together. What is dear in the latter is the share of the noise that the models take up,
-tr(A⁻¹G) with A on the rows that a fold leaves. Without its hub A falls into the parts of the graph,
-A = B − (1/n)(1⊗H)(1ᵀ⊗I), and with Y = B⁻¹(1⊗I)
+A learned graph fits its own rows too well, so σ² = Q/(N − c) from the same rows is too small. With edges, σ² is
+therefore at least an estimate from the residuals of separate models and, where they are known, the errors on held-out
+rows. The latter need the share of the noise that the models take up, tr(A⁻¹G) with A on the training rows of a fold.
+Without its hub A falls into the components of the graph, A = B − (1/n)(1⊗H)(1ᵀ⊗I), and with Y = B⁻¹(1⊗I)
 
-    tr(A⁻¹G) = Σ_parts tr(B⁻¹G) + tr[(Σ_i Y_iᵀ(G_i + ρ))⁻¹ H Σ_i Y_iᵀG_iY_i] .
+    tr(A⁻¹G) = Σ_components tr(B⁻¹G) + tr[(Σ_i Y_iᵀ(G_i + ρ))⁻¹ H Σ_i Y_iᵀG_iY_i] .
 
-Where the parts are too large to be inverted, tr(A⁻¹G) = tr(D⁻¹G) + E ξᵀ(A⁻¹ − D⁻¹)Gξ, D the diagonal blocks of A and ξ
-random signs; among so many coefficients a few draws of ξ tell it to a percent.
+Where components are too large to be inverted, tr(A⁻¹G) = tr(D⁻¹G) + E ξᵀ(A⁻¹ − D⁻¹)Gξ, D the diagonal blocks of A and ξ
+random signs. With that many coefficients a few draws of ξ give it to a percent.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ def floored(noise: float, loss: LeastSquares) -> float:
 
 
 def _own_error(loss: LeastSquares) -> tuple[float, float]:
-    """Residuals of every task by itself, and their degrees of freedom; at a lower price where no task lacks rows."""
+    """Residuals of separate models, and their degrees of freedom; cheaper where no task lacks rows."""
     try:
         inverse = kernels.inverse_blocks(loss.gram, np.zeros_like(loss.moment))[0]
     except np.linalg.LinAlgError:
@@ -148,7 +147,7 @@ def _own_error(loss: LeastSquares) -> tuple[float, float]:
 
 
 def _pure_error(loss: LeastSquares) -> tuple[float, float]:
-    """Residuals of every task by itself: Σ_i ‖residual_i‖² and its degrees of freedom N − Σ_i rank X_i."""
+    """Residuals of separate models: Σ_i ‖residual_i‖² and its degrees of freedom N − Σ_i rank X_i."""
     spectrum, vectors = np.linalg.eigh(loss.gram)
     used = spectrum > 1e-10 * np.maximum(spectrum[:, -1:], np.finfo(float).tiny)
     along = np.einsum("npk,np->nk", vectors, loss.moment) ** 2

@@ -221,8 +221,8 @@ def _hub_blocks(system: TaskSystem) -> np.ndarray:
     if not len(pulled):
         return _symmetric(inverse)
     reach = inverse[:, :, pulled] * system.hub[pulled]
-    said = np.einsum("nqk,nql->kl", reach, own[:, :, pulled])
-    return _symmetric(inverse + reach @ np.linalg.inv(0.5 * (said + said.T)) @ reach.transpose(0, 2, 1))
+    precision = np.einsum("nqk,nql->kl", reach, own[:, :, pulled])
+    return _symmetric(inverse + reach @ np.linalg.inv(0.5 * (precision + precision.T)) @ reach.transpose(0, 2, 1))
 
 
 def _dense_blocks(system: TaskSystem) -> np.ndarray:

@@ -167,8 +167,8 @@ class EdgeRemovals:
         if self._ratios is not None:
             covariance = covariance + self._total.own_noise(i, j, self._ratios)
         pair, everyone = squares / np.where(rows > 0, rows, 1.0)[:, None]
-        told = np.broadcast_to(self._means, after.shape)[[i, j]]
-        return EdgeEffect(self._total.models[[i, j]] + told, after[[i, j]] + told, covariance, pair, everyone)
+        means = np.broadcast_to(self._means, after.shape)[[i, j]]
+        return EdgeEffect(self._total.models[[i, j]] + means, after[[i, j]] + means, covariance, pair, everyone)
 
 
 def difference_covariance(system: TaskSystem, i: int, j: int) -> np.ndarray:
@@ -184,9 +184,9 @@ def difference_covariance(system: TaskSystem, i: int, j: int) -> np.ndarray:
 
 
 def near_tasks(system: TaskSystem, i: int, j: int, least: int) -> tuple[np.ndarray, TaskSystem]:
-    """The tasks within so many links of i or j that they are at least `least`, and A on these.
+    """At least `least` tasks, within as few links of i or j as possible, and A restricted to them.
 
-    They are all tasks that are connected to the two where those are fewer. All others and the common model are held.
+    Where fewer tasks are connected to the two, all of these. The models of other tasks and the common model are held.
     """
     tasks = np.array(sorted((i, j)))
     while len(tasks) < least:

@@ -42,8 +42,8 @@ def unseen_models(state: FittedState, z: np.ndarray) -> np.ndarray:
     total, fitted = np.zeros((len(z), state.coefficients.shape[1])), state.fitted_tasks
     for name, weight in state.family.weights.items():
         fit = among(state.family.levels[name], fitted)
-        told = 0.0 if fit.means is None else z @ fit.means.effects
-        total += weight * (fit.common_model() + told)
+        mean = 0.0 if fit.means is None else z @ fit.means.effects
+        total += weight * (fit.common_model() + mean)
     return total
 
 

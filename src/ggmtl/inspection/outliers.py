@@ -1,11 +1,11 @@
 """Tasks that are unlike all others.
 
 Clusters of three tasks or more (or all tasks, where there are none) have centres c_g, the medians of their models, and
-a spread s_k about them. A task by itself is unlike all others when
+a spread s_k about them. A task outside of all clusters is unlike all others when
 
     min_g Σ_k (w_ik − c_gk)² / (s_k² + Var w_ik)
 
-is beyond what chance gives among so many tasks: the χ² quantile of 1 − 0.05/n.
+is larger than chance explains among n tasks: the χ² quantile of 1 − 0.05/n.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _WORDS = {
     "hub": "the common model with deviations",
     "described": "the common model by task features, with deviations",
     "intercepts": "common slopes with an intercept for every task",
-    "independent": "every task by itself",
+    "independent": "separate models",
 }
 
 
@@ -75,11 +75,11 @@ class TransferReport:
     gain : Gain
         Of the chosen level (or, where that is a simple model, of the best graph) against the best simple model.
     gain_over_alone : Gain
-        Of the chosen level against every task by itself.
+        Of the chosen level against separate models.
     task_gains : tuple of Gain
-        Per task, the chosen level against the task by itself.
+        Per task, the chosen level against a separate model.
     hurt : array of labels
-        Tasks that sharing hurts: their gain is negative beyond what chance gives among so many tasks, or beyond its
+        Tasks that sharing hurts: their gain is more negative than chance explains among all tasks, or than its
         own interval and far from the gains of the other tasks.
     unlike : array of labels
         Tasks whose models are far from those of all others, so that sharing has nothing to give them.
@@ -336,11 +336,11 @@ def _verdict(
             f"{100 * gain.share:.1f} % ({100 * gain.low:.1f} to {100 * gain.high:.1f} %) {simple}."
         )
     if names[chosen] == "independent":
-        return "Sharing does not help: every task does best by itself."
+        return "Sharing does not help: separate models do best."
     common = "common slopes" if names[chosen] == "intercepts" else "the common model"
     found = f"No structure found beyond {common}"
     if over_alone.low > 0:
-        return f"{found}, which lowers the error by {_percent(over_alone)} against every task by itself."
+        return f"{found}, which lowers the error by {_percent(over_alone)} against separate models."
     return f"{found}."
 
 

@@ -48,7 +48,7 @@ __all__ = [
 
 logger = logging.getLogger("ggmtl")
 
-# Signs of so many edges are held at a time where they are not made one by one.
+# Largest number of edge signs held in memory at a time, in the NumPy form.
 _NOISE_NUMBERS = 1 << 20
 
 
@@ -251,7 +251,7 @@ def sparse_product(matrix: sparse.csr_array, columns: np.ndarray) -> np.ndarray:
 
 
 def is_shared(n_numbers: int, sizes: Sizes = SIZES) -> bool:
-    """Whether conjugate gradients on matrices of so many numbers take passes that threads share, one block at a time.
+    """Whether conjugate gradients on matrices of `n_numbers` entries share every pass among threads.
 
     Such passes wait for memory, so block-Jacobi may then come in float32.
     """

@@ -211,7 +211,7 @@ def conjugate_gradient(
 
         z = M⁻¹r,  d ← z + βd,  Ad ← Az + βAd,
 
-    because the cycle returns r − Az beside z.
+    because the cycle returns z and r − Az.
     """
     direction, image = np.zeros_like(value), np.zeros_like(value)
     previous, best, since_best = 0.0, np.inf, 0

@@ -109,7 +109,7 @@ def gain(model_or_tasks: Any, gain: Any = None, ax: Any = None) -> Any:
     ----------
     model_or_tasks : fitted model, result of ``transfer_report``, or task names
         A model: by what share the error on rows not seen is below that of the best simple model, as on its page. A
-        report: below that of every task by itself.
+        report: below that of separate models.
     gain : array of shape (n,), optional
         Gains of the named tasks.
     ax : matplotlib Axes, optional

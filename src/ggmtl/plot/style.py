@@ -92,7 +92,7 @@ def headline(tasks: TaskGraph, clusters: np.ndarray) -> str:
 
 
 def say_empty(ax: Any) -> None:
-    """Say in the middle that there is nothing to see, so that an empty picture is not taken for an error."""
+    """Write in the middle why the picture is empty, so that it is not taken for an error."""
     ax.text(0.5, 0.5, "no edges", transform=ax.transAxes, ha="center", va="center", color="0.4", fontsize=12)
 
 
@@ -148,7 +148,7 @@ def draw_edges(ax: Any, points: np.ndarray, edges: np.ndarray, weights: np.ndarr
 
 
 def place_labels(ax: Any, points: np.ndarray, texts: Iterable[tuple[int, str]], radius: Any, fontsize: float) -> None:
-    """Write labels beside their points, in the order given, but none that would touch a point or a label."""
+    """Write labels next to their points, in the order given; leave out those that would touch a point or a label."""
     halo = [require("matplotlib.patheffects", "plot", "ggmtl.plot").withStroke(linewidth=2, foreground="white")]
     # A figure finds its layout when it is drawn; only then is the room known.
     getattr(ax.figure, "draw_without_rendering", ax.apply_aspect)()

@@ -12,7 +12,7 @@ from scipy.spatial import cKDTree
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.plot.layout import positions
 
-# Above so many tasks, clusters are placed as discs, and their members inside them.
+# Above this many tasks, clusters are placed as discs, and their members inside them.
 _MAX_PLACED_ONE_BY_ONE = 600
 _GOLDEN_ANGLE = np.pi * (3.0 - np.sqrt(5.0))
 # How often discs are pushed apart at most, and how many pushes that may be in all; the room between two.

@@ -144,7 +144,7 @@ def make_method(cell: Cell) -> Any:
     bare = {"fit_intercept": False, "standardize": False} if is_published(cell.problem) else {}
     if cell.method in ("ggmtl_squared", "ggmtl_l2"):
         squared = cell.method == "ggmtl_squared"
-        # Each step with the unsquared penalty is a sequence of solves, several times as dear as a squared one.
+        # Each step with the unsquared penalty is a sequence of solves: several times the cost of a squared one.
         small = cell.quick or not squared
         couplings, entropies = (QUICK_COUPLING_GRID, QUICK_ENTROPY_GRID) if small else (COUPLING_GRID, ENTROPY_GRID)
         options = {"max_iter": 30 if small else 60, "tol": 1e-4, "random_state": cell.seed, **bare}

@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from ggmtl.data.task_data import TaskData
 from ggmtl.errors import InputError, MissingExtraError
 
-# scikit-learn's boosted trees take at most so many categories.
+# Largest number of categories that scikit-learn's boosted trees take.
 MAX_CATEGORIES = 255
 
 

@@ -119,7 +119,7 @@ def _table1(quick: bool) -> Table:
                 _honest_methods(quick),
                 SYNTHETIC_MEASURES,
                 "An X for each task, noise 1 (an oracle has RMSE 1); hyper-parameters chosen by folds of the training "
-                "rows. The paper's numbers stand beside for orientation only: they belong to the other data.",
+                "rows. The paper's numbers are given for orientation only: they are those of other data.",
             ),
         ),
     )

@@ -22,7 +22,7 @@ T = TypeVar("T")
 Content = tuple[dict[str, Any], dict[str, np.ndarray]]
 State = dict[str, Any]
 
-# Seconds between two writes; and no more than one part in so many of the time goes into writing.
+# Seconds between two writes, and the least ratio of all time to the time spent writing.
 INTERVAL, _PATIENCE = 2.0, 10.0
 _KIND = "checkpoint"
 # Sketches of the data that differ by less are of the same data, summed in another order.
@@ -127,7 +127,7 @@ def open_journal(
         What the fit is of: plain values, and arrays where rounding may differ. A file of an unfinished fit with another
         one is refused; a finished one is overwritten.
     kinds : iterable of dataclass types
-        What parts may be made of, beside plain values, arrays, lists and tuples.
+        Classes that parts may have, besides plain values, arrays, lists and tuples.
     read, write : callables
         File ↔ plain data and arrays; `write` must replace the file as a whole.
     """

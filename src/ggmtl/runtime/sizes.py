@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sizes:
-    """Thresholds, each with the measurement behind it. Times are those of one thread unless said otherwise.
+    """Thresholds, each with the measurement behind it. Times are those of one thread unless stated otherwise.
 
     Parameters
     ----------
     one_fold : int
-        n p² above which one fold is held out instead of several, and above which a device pays. With so many tasks one
+        n p² above which one fold is held out instead of several, and above which a device pays. Above it one
         fold gives the mean error to about 1 %; five folds would take four times as long.
     exact_evidence : int
         Largest n p for which graphs are compared by exact evidence, O((np)³) per step: 0.06 s a step at 640.

@@ -23,9 +23,9 @@ from ggmtl.runtime.sizes import SIZES
 def number_of_threads() -> int:
     """``GGMTL_THREADS``, else ``OMP_NUM_THREADS``, else the cores that this process may use."""
     for variable in ("GGMTL_THREADS", "OMP_NUM_THREADS"):
-        told = os.environ.get(variable, "")
-        if told.isdigit() and int(told) > 0:
-            return int(told)
+        given = os.environ.get(variable, "")
+        if given.isdigit() and int(given) > 0:
+            return int(given)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -29,7 +29,7 @@ _RANK_SHARE = 1 / 3
 # Up to this ratio of the graph to hub and ridge, which alone hold what no row tells, B alone takes at most 60 steps,
 # each a third of the cost of a cycle.
 _WEAK_COUPLING = 20.0
-# What of a diagonal entry is left after r steps, at most: rounding.
+# Share of a diagonal entry that may be left after r steps: rounding.
 _ROUNDING = 1e-14
 _GLANCE = 4
 # D⁻¹ − TᵀT cancels as many digits as G is larger than D.
@@ -72,7 +72,7 @@ class LowRankJacobi:
 
     @classmethod
     def of(cls, system: TaskSystem, rows: np.ndarray) -> LowRankJacobi | None:
-        """Factorise I + R D⁻¹Rᵀ; None where D is too small beside the data for the formula to be accurate."""
+        """Factorise I + R D⁻¹Rᵀ; None where D is too small compared with the data for the formula to be accurate."""
         diagonal = system.block_diagonal()
         data = np.einsum("nrp,nrp->np", rows, rows)
         if (diagonal * _WORST_RATIO <= data.max(axis=1, keepdims=True)).any():
@@ -103,7 +103,7 @@ def applies(system: TaskSystem) -> bool:
         return False
     few = system.gram[:: max(1, n // _GLANCE)]
     trace, square = np.einsum("npp->n", few), np.einsum("npq,npq->n", few, few)
-    # The rank is at least (tr G)²/tr G², so that most data of full rank need no factor to be told.
+    # The rank is at least (tr G)²/tr G², so most data of full rank are recognised without a factor.
     if (trace**2 > _RANK_SHARE * p * square).any():
         return False
     return factor_rows(few, int(_RANK_SHARE * p)) is not None

@@ -161,7 +161,7 @@ class TwoLevel:
 
 
 def make_preconditioner(system: TaskSystem) -> Preconditioner:
-    """Block-Jacobi where the coupling is weak beside the data, the two-level cycle otherwise."""
+    """Block-Jacobi where the coupling is weak compared with the data, the two-level cycle otherwise."""
     majoriser = system.without_curvature()
     smoother = BlockJacobi.of(majoriser)
     full_rank = mean_rank_share(system.gram) >= _FULL_RANK_SHARE
@@ -192,7 +192,7 @@ def _coordinate_groups(system: TaskSystem, own: np.ndarray) -> list[np.ndarray]:
         return [np.arange(len(system.coupling))]
     if system.edge_weights.ndim == 2:
         return [np.array([k]) for k in range(len(system.coupling))]
-    # How hard edges pull does not matter where it is little beside the rest.
+    # Differences in the strength of edges do not matter where hub and data are much stronger.
     rest = system.hub + own
     pull = system.coupling * 2.0 * system.edge_weights.sum() / system.shape[0] + 0.1 * rest
     strengths = np.maximum(np.column_stack([pull, rest]), np.finfo(float).tiny)
@@ -269,9 +269,9 @@ class Polynomial:
     def of(cls, matrix: sparse.csr_array) -> Polynomial:
         """Bound the spectrum by Gershgorin's discs; the lower end by those of all but a hundredth of the tasks."""
         diagonal = np.asarray(matrix.diagonal(), dtype=float)
-        beside = abs(matrix).sum(axis=1) - np.abs(diagonal)
-        share = np.maximum(diagonal - beside, 0.0) / diagonal
-        highest = float((1.0 + beside / diagonal).max())
+        off_diagonal = abs(matrix).sum(axis=1) - np.abs(diagonal)
+        share = np.maximum(diagonal - off_diagonal, 0.0) / diagonal
+        highest = float((1.0 + off_diagonal / diagonal).max())
         return cls(matrix, 1.0 / diagonal[:, None], max(float(np.quantile(share, 0.01)), 1e-12), highest)
 
     @property

@@ -194,7 +194,7 @@ class TaskSystem:
         """Refuse a singular A, naming the tasks.
 
         With positive Λ the null space of A consists of vectors that are constant on each connected component
-        and in the null space of the component's summed gram matrix; so that sum is all there is to look at.
+        and in the null space of the component's summed gram matrix; so only that sum has to be checked.
         """
         ridge = np.broadcast_to(self.ridge, self.shape)
         coupled = self.edge_weights > 0 if self.edge_weights.ndim == 1 else (self.edge_weights > 0).all(axis=1)

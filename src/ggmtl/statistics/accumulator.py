@@ -186,7 +186,7 @@ class StatisticsBuilder:
         self._filled = 0
 
     def _sum(self, rows: np.ndarray, segment: np.ndarray) -> None:
-        """Σ z zᵀ of every segment, a few segments at a time, so that the products stay small beside the buffer."""
+        """Σ z zᵀ of every segment, a few segments at a time, so that the products take less memory than the buffer."""
         width = rows.shape[1]
         total = self._cross.reshape(-1, width, width)
         present = np.flatnonzero(np.bincount(segment))

@@ -74,7 +74,7 @@ class LeastSquares:
         return self.gram.sum(axis=0), self.moment.sum(axis=0)
 
     def alone(self, ridge: np.ndarray) -> np.ndarray:
-        """The minimum of every task by itself, with ridges of shape (n, p); of several minima the shortest."""
+        """The minimum of every task on its own rows, with ridges of shape (n, p); of several minima the shortest."""
         blocks = self.gram + ridge[:, :, None] * np.eye(self.n_features)
         try:
             return np.linalg.solve(blocks, self.moment[..., None])[..., 0]

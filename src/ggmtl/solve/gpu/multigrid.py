@@ -148,7 +148,7 @@ _STEP_LENGTHS = tuple(1.0 / (9 / 16 + 7 / 16 * math.cos(math.pi * k / 4)) for k 
 _SOFTENING = 1.5
 # Coarse corrections of every level but the finest.
 _VISITS = 2
-# The coarsest graph is solved exactly up to this size, otherwise by so many smoothing rounds.
+# The coarsest graph is solved exactly up to this size, otherwise by this many smoothing rounds.
 _DENSE, _BOTTOM_ROUNDS = 512, 4
 
 

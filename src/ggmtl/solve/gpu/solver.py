@@ -33,7 +33,7 @@ _FULL_RANK_SHARE = 0.5
 # Steps between two looks at the norms, and steps without progress that end a round.
 _STEPS_PER_CHECK = 4
 _PATIENCE = 100
-# Beyond so many unknowns a step takes far longer than a look, which may save steps.
+# Beyond this many unknowns a step takes far longer than a check of the norms, which may save steps.
 _MANY_UNKNOWNS = 1 << 22
 # A float32 round ends when it has gained this much; its recursive residual is not to be trusted further.
 _NARROW_GAIN = 1e-4

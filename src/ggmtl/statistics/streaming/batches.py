@@ -1,4 +1,4 @@
-"""Arrow record batches → float columns, task labels and weights; the judge of what streams bring."""
+"""Arrow record batches → float columns, task labels and weights; everything that streams bring is checked here."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def plan_columns(
 
 
 def check_different(names: Sequence[str]) -> None:
-    """Refuse features of one name, as of a column ``"a=b"`` beside a category b of ``"a"``."""
+    """Refuse two features of one name, such as a column ``"a=b"`` and the category b of a column ``"a"``."""
     for name, number in Counter(names).items():
         if number > 1:
             raise InputError(f"Two features would have the name {name!r}: rename a column, or leave one out.")

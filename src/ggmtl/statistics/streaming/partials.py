@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Partial statistics added in one step of the tree.
 FAN_IN = 8
-# Rows of a worker's buffer at most: partitions are many and small beside a file.
+# Rows of a worker's buffer at most: partitions are many and smaller than files.
 _WORKER_BYTES = 2**24
 
 

@@ -99,7 +99,7 @@ class FileSource:
         )
 
     def _parquet_batches(self, fragment: Any, columns: list[str], keys: dict) -> Iterator[pa.RecordBatch]:
-        """The scanner of a data set would read row groups whole; a file by itself is read page by page."""
+        """The scanner of a data set would read whole row groups; a single file is read page by page."""
         arrow = require("pyarrow", "cli", "Reading Parquet files")
         parquet = require("pyarrow.parquet", "cli", "Reading Parquet files")
         with parquet.ParquetFile(
