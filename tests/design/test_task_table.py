@@ -90,5 +90,5 @@ def test_missing_values_doubled_tasks_and_arrays_are_refused():
         read_task_features(pl.DataFrame({"a": [1, 2]}), "shop")
     with pytest.raises(InputError, match="the same for all tasks"):
         KnownTasks.of(read_task_features(pd.DataFrame({"a": [1, 1]}, index=["x", "y"])), 2)
-    with pytest.raises(InputError, match="60 categories"):
-        KnownTasks.of(read_task_features(pd.DataFrame({"a": [f"c{k}" for k in range(60)]}, index=range(60))), 2)
+    with pytest.raises(InputError, match="120 categories"):
+        KnownTasks.of(read_task_features(pd.DataFrame({"a": [f"c{k}" for k in range(120)]}, index=range(120))), 2)

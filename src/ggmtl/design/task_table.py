@@ -23,7 +23,7 @@ from scipy.spatial.distance import cdist
 from ggmtl.data.task_features import TaskFeatures
 from ggmtl.errors import InputError, did_you_mean
 
-MAX_CATEGORIES = 50
+MAX_CATEGORIES = 100
 # Functions of the surface, and landmarks. 30 functions of 150 landmarks reach an error of 4.350 °C on 1,020 weather
 # stations with four days each, 50 functions 4.339, 80 functions 4.323 at five times the time (benchmarks/stations.py).
 _FUNCTIONS, _LANDMARKS = 40, 150
@@ -242,8 +242,10 @@ class KnownTasks:
 
     @property
     def owners(self) -> list[str]:
-        """Name of the descriptor of every column of z."""
-        return [term.name for term in self.terms for _ in term.groups]
+        """Name of the descriptor of every column of z; the two columns of a place are one."""
+        surface = self.surface
+        own = {} if surface is None else dict.fromkeys(surface.columns, surface.name)
+        return [own.get(term.name, term.name) for term in self.terms for _ in term.groups]
 
     def places(self, names: tuple[str, str]) -> np.ndarray:
         """Where the tasks are, in coordinates whose distances are those between places."""

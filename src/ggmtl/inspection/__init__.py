@@ -13,6 +13,7 @@ In: a fitted model or its state. Out: frozen records with ``describe()`` and tab
 
 from ggmtl.graph.markov import markov_clusters
 from ggmtl.inspection.explain import EdgeExplanation, explain_edge, shared_features
+from ggmtl.inspection.explained import explained_differences
 from ggmtl.inspection.metrics import (
     GraphScores,
     covariance_to_graph,
@@ -32,6 +33,7 @@ __all__ = [
     "covariance_to_graph",
     "edge_stability",
     "explain_edge",
+    "explained_differences",
     "fuzzy_graph_scores",
     "markov_clusters",
     "per_task_table",

@@ -17,6 +17,7 @@ from ggmtl.graph.candidates import Coordinates
 from ggmtl.graph.shapes import name_shape
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inference.uncertainty import noise_ratios
+from ggmtl.inspection.explained import shares_of
 from ggmtl.inspection.summary.coefficients import (
     coefficients_of,
     redundant_features,
@@ -42,8 +43,8 @@ def summarize(model: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``verdict`` (text, kind, gain, low, high), ``tasks``, ``graph``, ``path``, ``sharing``, ``noise``, ``map``,
-        ``places``, ``redundant`` and all ``features``, ``settings``, ``fingerprint``, ``versions`` and counts;
+        ``verdict`` (text, kind, gain, low, high), ``tasks``, ``graph``, ``path``, ``sharing``, ``noise``, ``known``,
+        ``map``, ``places``, ``redundant`` and all ``features``, ``settings``, ``fingerprint``, ``versions`` and counts;
         ``json.dumps`` takes it as it is.
     """
     levels, errors = _by_density(_levels(model), _fold_errors(model))
@@ -63,6 +64,7 @@ def summarize(model: Any) -> dict[str, Any]:
         "path": {"levels": levels, "chosen": chosen, "criterion": getattr(model, "criterion_", None)},
         "sharing": sharing_of(model, rows),
         "noise": _noise(model),
+        "known": _known(model),
         "redundant": redundant_features(model),
         "map": task_map_of(model, [*map(str, model.feature_names_), "intercept"]),
         "places": _places(model),
@@ -79,6 +81,18 @@ def clusters_of(graph: TaskGraph) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return graph.clusters()
+
+
+def _known(model: Any) -> dict[str, Any] | None:
+    """What each descriptor explains of the differences between tasks; None without descriptors."""
+    state = getattr(model, "state_", None)
+    if state is None or state.settings.known is None:
+        return None
+    names, by_coefficient, overall = shares_of(state)
+    return {
+        "descriptors": [{"name": name, "share": float(share)} for name, share in zip(names, overall)],
+        "by_coefficient": plain(by_coefficient.sum(axis=0)),
+    }
 
 
 def _noise(model: Any) -> dict[str, Any] | None:

@@ -118,9 +118,29 @@ def sharing_lines(summary: dict[str, Any]) -> list[str]:
     return lines
 
 
+def known_lines(summary: dict[str, Any]) -> list[str]:
+    """What descriptors explain of the differences between tasks; no line without descriptors."""
+    known = summary["known"]
+    if known is None:
+        return []
+    parts = sorted(known["descriptors"], key=lambda part: -part["share"])
+    total = sum(part["share"] for part in parts)
+    useful = [f"{part['name']} {percent(part['share'])}" for part in parts if part["share"] >= 0.01]
+    if not useful:
+        return ["Task features explain nothing of the differences between tasks."]
+    lines = [f"Task features explain {percent(total)} of the differences between tasks: {listing(useful)}."]
+    shares = dict(zip(summary["features"], known["by_coefficient"]))
+    most, least = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
+    if shares[most] - shares[least] > 0.1:
+        lines.append(
+            f"They explain most of {most} ({percent(shares[most])}), least of {least} ({percent(shares[least])})."
+        )
+    return lines
+
+
 def note_lines(summary: dict[str, Any]) -> list[str]:
-    """What to know before reading coefficients: features that say the same thing, and tasks that differ in noise."""
-    lines: list[str] = []
+    """What to know before reading coefficients: descriptors, features that say the same thing, noise of tasks."""
+    lines = known_lines(summary)
     if summary["redundant"]:
         names = listing(summary["redundant"])
         lines.append(

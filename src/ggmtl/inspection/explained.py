@@ -1,0 +1,101 @@
+"""What is known about the tasks, and how much of their differences it explains.
+
+With models w_i = w_0 + Σ_g B_g z_ig + v_i, descriptor g explains of coefficient k the share
+
+    Cov_i(B_g z_ig, B z_i)_k / (Var_i(B z_i)_k + Var(v)_k) ,
+
+so that the shares of all descriptors add up to what B z explains. Var(v) is the variance of the prior of deviations,
+which rows do not blur.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ggmtl.bilevel.level import GraphFit
+from ggmtl.data.frames import as_table
+from ggmtl.errors import InputError
+from ggmtl.fit.state import FittedState, state_of
+from ggmtl.inference.attachment import among
+from ggmtl.inference.posterior import pull_of
+from ggmtl.inference.uncertainty import noise_variance
+
+if TYPE_CHECKING:
+    from ggmtl.estimators.regressor import GGMTLRegressor
+
+NOT_EXPLAINED = "(not explained)"
+
+
+def explained_differences(model: GGMTLRegressor) -> Any:
+    """Share of the differences between tasks that each descriptor explains, per coefficient.
+
+    Parameters
+    ----------
+    model : GGMTLRegressor
+        Fitted with ``task_features``.
+
+    Returns
+    -------
+    table
+        With the columns feature, descriptor and share, of the kind given to ``fit``. The descriptors of a coefficient
+        and ``"(not explained)"`` add up to one; a share may be slightly negative where descriptors go together. The
+        columns of a place count as one descriptor. The intercept is the prediction at the mean of all features.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from ggmtl import GGMTLRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> size, tasks = rng.normal(size=30), np.arange(30).repeat(8)
+    >>> X = rng.normal(size=(240, 1))
+    >>> y = size[tasks] * X[:, 0] + 0.1 * rng.normal(size=240)
+    >>> known = pd.DataFrame({"size": size}, index=range(30))
+    >>> model = GGMTLRegressor(validation=None).fit(X, y, tasks=tasks, task_features=known)
+    >>> bool(explained_differences(model)["share"][0] > 0.95)
+    True
+    """
+    state = state_of(model, "explained_differences")
+    if state.settings.known is None:
+        raise InputError("explained_differences needs a model that was fitted with task_features=.")
+    names, shares, _ = shares_of(state)
+    features = [*map(str, model.feature_names_), *(["(intercept)"] if model.fit_intercept else [])]
+    names = [*names, NOT_EXPLAINED]
+    whole = np.vstack([shares, 1.0 - shares.sum(axis=0)])
+    return as_table(
+        {
+            "feature": np.repeat(np.array(features), len(names)),
+            "descriptor": np.tile(np.array(names), len(features)),
+            "share": whole.T.ravel(),
+        },
+        state.form.table_kind,
+    )
+
+
+def shares_of(state: FittedState) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Descriptors, their shares of every coefficient, shape (descriptors, p), and of all coefficients together.
+
+    In scaled units a coefficient counts as much as it moves predictions.
+    """
+    known, fit = state.settings.known, _described(state)
+    owners = [] if known is None else known.owners
+    names = list(dict.fromkeys(owners))
+    p = state.coefficients.shape[1]
+    if fit is None or fit.means is None:
+        return names, np.zeros((len(names), p)), np.zeros(len(names))
+    means = fit.means
+    own = np.array([[owner == name for owner in owners] for name in names], dtype=float)
+    parts = np.einsum("gq,nq,qp->gnp", own, means.known, means.effects, optimize=True)
+    total = means.models - means.models.mean(axis=0)
+    covariance = np.einsum("gnp,np->gp", parts - parts.mean(axis=1, keepdims=True), total) / len(total)
+    variance = (total**2).mean(axis=0) + noise_variance(state) / pull_of(fit, noise_variance(state))
+    tiny = np.finfo(float).tiny
+    return names, covariance / np.maximum(variance, tiny), covariance.sum(axis=1) / max(float(variance.sum()), tiny)
+
+
+def _described(state: FittedState) -> GraphFit | None:
+    """The level in use, or else another one that uses what is known; the tasks fitted together only."""
+    levels = [state.level, *state.family.levels.values()]
+    found = next((fit for fit in levels if fit.means is not None and len(fit.coefficients)), None)
+    return None if found is None else among(found, state.fitted_tasks)
