@@ -33,6 +33,10 @@ class Settings:
         Which coordinates are slopes (the other, if any, is the intercept, which is never ridged).
     sparsity : Sparsity
         ξ, η, γ.
+    bends : array of bool, shape (p,)
+        Which coordinates are columns of curves; of length zero where there are none.
+    lines : bool
+        Whether straight lines are levels of their own where there are curves.
     noise : {"common", "per_task"}
         Whether all tasks have the same noise variance, or each its own. Then rows are weighted by its inverse.
     blend : bool
@@ -59,11 +63,18 @@ class Settings:
     smoothing: float = DEFAULT_SMOOTHING
     max_iter: int = 200
     tol: float = 1e-5
+    bends: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    lines: bool = False
     noise: str = "common"
     blend: bool = True
     step: float | None = None
     known: KnownTasks | None = None
     sizes: Sizes = SIZES
+
+    def of_columns(self, columns: np.ndarray) -> Settings:
+        """The settings for some columns only, without curves."""
+        coupling = None if self.coupling is None else self.coupling[columns]
+        return replace(self, slopes=self.slopes[columns], coupling=coupling, bends=self.bends[:0], lines=False)
 
     def ridge_for(self, loss: LeastSquares) -> np.ndarray:
         """ρ per task and coordinate. The intercept has none, unless the task has no rows."""
@@ -74,6 +85,12 @@ class Settings:
         """The inner problem on the given rows."""
         ridge = self.ridge_for(loss)
         return InnerProblem(loss, edges, coupling, hub, ridge, self.penalty, self.smoothing, self.sizes)
+
+
+# What the name of a level of straight lines ends in where there are levels with curves, too.
+STRAIGHT = ", straight"
+# Fields of a fit with one entry per column, last.
+_BY_COLUMN = ("coupling", "hub", "coefficients")
 
 
 @dataclass(frozen=True)
@@ -91,6 +108,16 @@ class TaskMeans:
     effects: np.ndarray
     strength: np.ndarray
     known: np.ndarray
+
+    def on_columns(self, columns: np.ndarray, width: int) -> TaskMeans:
+        """The same where there are `width` columns, of which these are used."""
+        wide = np.zeros((2, len(self.effects), width))
+        wide[..., columns] = self.effects, self.strength
+        return replace(self, effects=wide[0], strength=wide[1])
+
+    def on_its_columns(self, columns: np.ndarray) -> TaskMeans:
+        """The same for these columns alone."""
+        return replace(self, effects=self.effects[:, columns], strength=self.strength[:, columns])
 
     @property
     def models(self) -> np.ndarray:
@@ -132,6 +159,9 @@ class GraphFit:
         σ²/σ_i², the weights of every task's rows; None if all are one.
     means : TaskMeans, optional
         What is known about the tasks: hub and edges then tie deviations from B z_i.
+    columns : array of int, optional
+        Positions of the columns that the level uses, in rising order; the coefficients of all others are zero. None:
+        it uses all.
     """
 
     name: str
@@ -149,6 +179,30 @@ class GraphFit:
     supported: bool = False
     precisions: np.ndarray | None = None
     means: TaskMeans | None = None
+    columns: np.ndarray | None = None
+
+    @property
+    def kind(self) -> str:
+        """The name without what tells straight lines from curves."""
+        return self.name.removesuffix(STRAIGHT)
+
+    def on_columns(self, columns: np.ndarray, width: int) -> GraphFit:
+        """A fit of some columns as one of `width` columns. Strengths of columns that it does not use are zero."""
+        wide = {name: np.zeros((*np.shape(getattr(self, name))[:-1], width)) for name in _BY_COLUMN}
+        for name, values in wide.items():
+            values[..., columns] = getattr(self, name)
+        # One model for all tasks is told by strengths that are infinite.
+        wide["hub"][:] = np.where(np.isinf(self.hub).all(), np.inf, wide["hub"])
+        means = self.means and self.means.on_columns(columns, width)
+        return replace(self, columns=columns, means=means, **wide)
+
+    def on_its_columns(self) -> GraphFit:
+        """The fit as one of the columns that it uses."""
+        if self.columns is None:
+            return self
+        narrow = {name: getattr(self, name)[..., self.columns] for name in _BY_COLUMN}
+        means = self.means and self.means.on_its_columns(self.columns)
+        return replace(self, columns=None, means=means, **narrow)
 
     def weighed(self, loss: LeastSquares) -> LeastSquares:
         """The loss of `deviations`, with rows weighted as in this fit."""
@@ -180,6 +234,13 @@ class GraphFit:
         used = self.coupling[slopes] if slopes.any() else self.coupling
         positive = used[used > 0]
         return self.edge_values * (np.exp(np.log(positive).mean()) if len(positive) else 0.0)
+
+
+def on_its_columns(fit: GraphFit, loss: LeastSquares, settings: Settings) -> tuple[GraphFit, LeastSquares, Settings]:
+    """A fit, a loss and the settings for the columns that the fit uses."""
+    if fit.columns is None:
+        return fit, loss, settings
+    return fit.on_its_columns(), loss.of_columns(fit.columns), settings.of_columns(fit.columns)
 
 
 def present_problem(fit: GraphFit, loss: LeastSquares, settings: Settings) -> tuple[InnerProblem, np.ndarray]:

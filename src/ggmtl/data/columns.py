@@ -143,3 +143,22 @@ def _labels_in_array(X: Any, task: str | int) -> np.ndarray:
     if array.ndim != 2 or not -array.shape[1] <= task < array.shape[1]:
         raise InputError(f"task={task} is out of range for X of shape {array.shape}.")
     return read_labels(array[:, task], f"{task}", len(array))
+
+
+def feature_position(feature: str | int, names: Sequence[str]) -> int:
+    """Position of a feature that is given by its name, or by its position."""
+    if isinstance(feature, (int, np.integer)) and not isinstance(feature, bool) and feature not in names:
+        if -len(names) <= feature < len(names):
+            return int(feature) % len(names)
+        raise InputError(f"feature={feature!r} is out of range: the model has {len(names)} features.")
+    if feature not in names:
+        raise InputError(f"There is no feature {feature!r} in the model.{did_you_mean(feature, names)}")
+    return list(names).index(feature)
+
+
+def read_grid(grid: Any) -> np.ndarray:
+    """Values of a feature, as a flat array."""
+    values = np.asarray(from_tensor(grid), dtype=np.float64).reshape(-1)
+    if not np.isfinite(values).all():
+        raise InputError(f"grid must hold finite numbers. Got {values[~np.isfinite(values)][0]} instead.")
+    return values

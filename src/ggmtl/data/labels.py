@@ -130,6 +130,22 @@ def _in_type_of(tasks: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, Any]
     return labels.astype(tasks.dtype), exact & fits
 
 
+def task_position(label: Any, tasks: np.ndarray) -> int:
+    """Position of one task among the sorted tasks; an error where it is not among them."""
+    position = int(locate_tasks(tasks, np.array([label]))[0])
+    if position < 0:
+        raise InputError(f"There is no task {plain(label)!r} in the model.{_nearest(label, tasks)}")
+    return position
+
+
+def _nearest(label: Any, known: np.ndarray) -> str:
+    """A name that may have been meant; numbers that look alike mean nothing, so those get the range."""
+    if known.dtype.kind in "US":
+        return did_you_mean(label, known)
+    first, last = known.min().item(), known.max().item()
+    return f" It has {len(known):,} tasks, from {first!r} to {last!r}."
+
+
 def unknown_tasks_message(unknown: Sequence[object], known: np.ndarray, remedy: str = _UNSEEN_REMEDY) -> str:
     """Say which tasks were never seen, and what can be done."""
     shown = ", ".join(repr(plain(label)) for label in unknown[:5])

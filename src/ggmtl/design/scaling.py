@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from ggmtl.design.curves import Curves
 from ggmtl.errors import InputError
 from ggmtl.statistics.least_squares import LeastSquares, least_squares
 from ggmtl.statistics.task_statistics import TaskStatistics
@@ -20,7 +21,9 @@ _HARMLESS = 1e-10
 class Scaling:
     """Centre and scale of the columns, and whether a constant column is appended.
 
-    Models are fitted to z = ((x − center)/scale, 1) and (y − target_center)/target_scale.
+    Models are fitted to z = ((x − center)/scale, 1) and (y − target_center)/target_scale. The columns are the features,
+    and after them those of their curves. In the units of the data a model is its mean slopes, an intercept, and the
+    coefficients of what bends (see :mod:`ggmtl.design.curves`).
     """
 
     center: np.ndarray
@@ -28,9 +31,12 @@ class Scaling:
     target_center: float
     target_scale: float
     intercept: bool
+    curves: Curves = field(default_factory=Curves.none)
 
     @classmethod
-    def from_statistics(cls, statistics: TaskStatistics, intercept: bool, standardize: bool) -> Scaling:
+    def from_statistics(
+        cls, statistics: TaskStatistics, intercept: bool, standardize: bool, curves: Curves | None = None
+    ) -> Scaling:
         """Pooled mean and standard deviation of every column; no centring without an intercept."""
         statistics.check_counts()
         pooled = statistics.cross.sum(axis=(0, 1))
@@ -52,7 +58,19 @@ class Scaling:
         # Where such noise is left after centring, make it vanish: a slope on it would be as large as it is wrong.
         noisy = ((spread == 0) & (np.sqrt(square) > _HARMLESS))[:-1]
         features[noisy] = _VANISHING * np.maximum(np.abs(center[:-1][noisy]), 1.0)
-        return cls(center[:-1], features, float(center[-1]), float(scale[-1]), intercept)
+        curves = Curves.none() if curves is None else curves
+        return cls(center[:-1], features, float(center[-1]), float(scale[-1]), intercept, curves)
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of the data."""
+        return len(self.scale) - self.curves.n_columns
+
+    @property
+    def is_linear(self) -> np.ndarray:
+        """Which coefficients are those of features and of the constant column, and not of curves, shape (p,)."""
+        linear = np.arange(len(self.scale)) < self.n_features
+        return np.append(linear, True) if self.intercept else linear
 
     def design(self, statistics: TaskStatistics) -> list[LeastSquares]:
         """The squared loss of every fold in scaled units."""
@@ -60,22 +78,66 @@ class Scaling:
         return [least_squares(cross, self.intercept) for cross in scaled.cross]
 
     def to_user_units(self, coefficients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Slopes (…, d) and intercepts (…,) in the units of the data."""
+        """Mean slopes (…, d) and intercepts (…,) in the units of the data."""
         slopes = coefficients[..., : len(self.scale)] * (self.target_scale / self.scale)
         intercept = self.target_center - slopes @ self.center
         if self.intercept:
             intercept = intercept + coefficients[..., -1] * self.target_scale
-        return slopes, intercept
+        if not self.curves.n_columns:
+            return slopes, intercept
+        # The columns of a curve have no mean: what their mean slope adds to the line, the intercept gives back.
+        added = slopes[..., self.n_features :] @ self.curves.mean_slopes(self.n_features)
+        return slopes[..., : self.n_features] + added, intercept - added[..., self.curves.features] @ self.curves.means
+
+    def user_map(self) -> np.ndarray:
+        """The linear part T of :meth:`to_user_units`: (slopes, intercept) = T w and constants."""
+        unit = self.target_scale / self.scale
+        slopes = np.vstack([np.eye(self.n_features), self.curves.mean_slopes(self.n_features)]).T * unit
+        if not self.intercept:
+            return slopes
+        constant = -unit * self.center
+        constant[self.n_features :] -= self.curves.means @ slopes[self.curves.features, self.n_features :]
+        return np.block([[slopes, np.zeros((len(slopes), 1))], [constant, np.array([self.target_scale])]])
+
+    def bends_in_user_units(self, coefficients: np.ndarray) -> np.ndarray:
+        """Coefficients of what bends, shape (…, columns of curves), in the units of the target."""
+        chosen = slice(self.n_features, len(self.scale))
+        return coefficients[..., chosen] * (self.target_scale / self.scale[chosen])
 
     def to_scaled_units(self, slopes: np.ndarray, intercept: np.ndarray) -> np.ndarray:
-        """The inverse of :meth:`to_user_units`: coefficients (…, p)."""
-        scaled = slopes * (self.scale / self.target_scale)
+        """The inverse of :meth:`to_user_units` without curves: coefficients (…, d + 1)."""
+        center, scale = self.center[: self.n_features], self.scale[: self.n_features]
+        scaled = slopes * (scale / self.target_scale)
         if not self.intercept:
             return scaled
-        constant = (intercept - self.target_center + slopes @ self.center) / self.target_scale
+        constant = (intercept - self.target_center + slopes @ center) / self.target_scale
         return np.concatenate([scaled, constant[..., None]], axis=-1)
 
     def design_rows(self, X: np.ndarray) -> np.ndarray:
-        """Scaled features of new rows, with the constant column if there is one."""
+        """Scaled features and curves of new rows, with the constant column if there is one."""
+        if self.curves.n_columns:
+            X = np.concatenate([X, self.curves.columns(X)], axis=1)
         scaled = (X - self.center) / self.scale
         return np.column_stack([scaled, np.ones(len(X))]) if self.intercept else scaled
+
+    def effect_rows(self, feature: int, values: np.ndarray) -> np.ndarray:
+        """Rows r such that r·w is the effect of a feature in the units of the target, shape (values, p).
+
+        It is zero on average over the training rows.
+        """
+        rows = np.zeros((len(values), len(self.scale) + self.intercept))
+        rows[:, feature] = values - self._mean_of(feature)
+        rows[:, self.n_features : len(self.scale)] = self.curves.column_of(feature, values)
+        rows[:, : len(self.scale)] *= self.target_scale / self.scale
+        return rows
+
+    def default_grid(self, feature: int, number: int = 50) -> np.ndarray:
+        """Values of a feature: the range of the training rows, or two standard deviations about the mean of a line."""
+        here = np.flatnonzero(self.curves.features == feature)
+        center, spread = self.center[feature], 2.0 * self.scale[feature]
+        low, high = self.curves.knots[here[0], [0, -1]] if len(here) else (center - spread, center + spread)
+        return np.linspace(low, high, number)
+
+    def _mean_of(self, feature: int) -> float:
+        here = np.flatnonzero(self.curves.features == feature)
+        return float(self.curves.means[here[0]] if len(here) else self.center[feature])

@@ -21,6 +21,7 @@ from ggmtl.data.labels import locate_tasks, unknown_tasks_message, unseen_messag
 from ggmtl.data.reading import read_prediction, read_training
 from ggmtl.data.task_data import TaskData
 from ggmtl.data.validation import deal_rows, group_labels, seed_of
+from ggmtl.design.curves import Curves
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError, SingularSystemError, UnseenTaskWarning, check_choice, warn_user
 from ggmtl.graph.task_graph import TaskGraph
@@ -110,8 +111,10 @@ class TaskEstimator(BaseEstimator):
         """
         return self._fit(*self._collect(X, y, tasks, sample_weight, groups))
 
-    def _collect(self, X: Any, y: Any, tasks: Any, sample_weight: Any, groups: Any) -> tuple[TaskStatistics, InputForm]:
-        """The statistics of rows, dealt into folds, and how they were given."""
+    def _collect(
+        self, X: Any, y: Any, tasks: Any, sample_weight: Any, groups: Any
+    ) -> tuple[TaskStatistics, InputForm, Curves]:
+        """The statistics of rows, dealt into folds; how they were given; and the curves of their features."""
         data = read_training(
             X, y, tasks, task=self.task, sample_weight=sample_weight, groups=groups, estimator=type(self).__name__
         )
@@ -119,7 +122,8 @@ class TaskEstimator(BaseEstimator):
         form = replace(InputForm.of_rows(X, y, tasks, self.task, data), scored_from=scored_from)
         if folds is not None and data.groups is not None:
             form = replace(form, group_folds=dict(zip(group_labels(data.groups), folds.tolist())))
-        return TaskStatistics.from_data(data, folds), form
+        curves = self._curves(data)
+        return TaskStatistics.from_data(curves.expanded(data), folds), form, curves
 
     @all_or_nothing
     def fit_statistics(self, statistics: TaskStatistics):
@@ -136,11 +140,11 @@ class TaskEstimator(BaseEstimator):
         return statistics
 
     @one_blas_thread()
-    def _fit(self, statistics: TaskStatistics, form: InputForm, **options: Any):
+    def _fit(self, statistics: TaskStatistics, form: InputForm, curves: Curves | None = None, **options: Any):
         check_choice("unseen", self.unseen, ("error", "hub"))
         self._form = form
-        self.scaling_ = Scaling.from_statistics(statistics, self.fit_intercept, self.standardize)
-        self._set_names(statistics.task_names, statistics.feature_names)
+        self.scaling_ = Scaling.from_statistics(statistics, self.fit_intercept, self.standardize, curves)
+        self._set_names(statistics.task_names, statistics.feature_names[: self.scaling_.n_features])
         try:
             models = self._learn(self.scaling_.design(statistics), statistics, **options)
         except np.linalg.LinAlgError as error:
@@ -162,6 +166,9 @@ class TaskEstimator(BaseEstimator):
         self.graph_ = models.graph
         for name in ("hub_coef_", "hub_intercept_"):
             vars(self).pop(name, None)
+        bends = {"coef_": models.coefficients} | ({} if models.common is None else {"hub_coef_": models.common})
+        curved = self.scaling_.curves.n_columns > 0
+        self._bends = {name: self.scaling_.bends_in_user_units(each) for name, each in bends.items() if curved}
         if models.common is not None:
             slopes, intercept = self.scaling_.to_user_units(models.common)
             self.hub_coef_, self.hub_intercept_ = slopes, float(intercept)
@@ -175,6 +182,10 @@ class TaskEstimator(BaseEstimator):
     def _scored(self, folds: list[LeastSquares]) -> tuple[int, ...]:
         """Numbers of the folds that are held out in turn."""
         return FoldedLoss(tuple(folds), self._form.scored_from).scored
+
+    def _curves(self, data: TaskData) -> Curves:
+        """The curves of the features; an estimator of straight lines has none."""
+        return Curves.none()
 
     def _held_out(self, data: TaskData) -> Any:
         """How rows are held out: the parameter `validation`, unless an estimator knows better."""
@@ -203,8 +214,10 @@ class TaskEstimator(BaseEstimator):
 
     def _predict(self, X: Any, tasks: Any, unseen: str | None, **options: Any) -> np.ndarray:
         matrix, labels = self._read_rows(X, tasks)
+        if self.scaling_.curves.n_columns:
+            matrix = np.concatenate([matrix, self.scaling_.curves.bends(matrix)], axis=1)
         if labels is None:
-            values = matrix @ self.coef_.T + self.intercept_
+            values = matrix @ self._with_bends("coef_").T + self.intercept_
             return values if self._form.target_is_matrix else values[:, 0]
         coef, intercept = self._models_of(labels, self.unseen if unseen is None else unseen, **options)
         return np.einsum("rd,rd->r", matrix, coef) + intercept
@@ -228,20 +241,25 @@ class TaskEstimator(BaseEstimator):
         return matrix, labels
 
     def _models_of(self, labels: np.ndarray, unseen: str) -> tuple[np.ndarray, np.ndarray]:
-        """Slopes and intercept for every row."""
+        """Slopes, with the coefficients of what bends after them, and intercept for every row."""
         check_choice("unseen", unseen, ("error", "hub"))
         position = locate_tasks(self.tasks_, labels)
         unknown = position < 0
+        coef, intercept = self._with_bends("coef_")[position], self.intercept_[position]
         if not unknown.any():
-            return self.coef_[position], self.intercept_[position]
+            return coef, intercept
         if unseen != "hub":
             raise InputError(unknown_tasks_message(np.unique(labels[unknown]).tolist(), self.tasks_))
         if not hasattr(self, "hub_coef_"):
             raise InputError(f'{type(self).__name__} has no common model, so unseen="hub" cannot be used.')
         warn_user(unseen_message(labels, unknown, self.tasks_), UnseenTaskWarning)
-        coef, intercept = self.coef_[position], self.intercept_[position]
-        coef[unknown], intercept[unknown] = self.hub_coef_, self.hub_intercept_
+        coef[unknown], intercept[unknown] = self._with_bends("hub_coef_"), self.hub_intercept_
         return coef, intercept
+
+    def _with_bends(self, name: str) -> np.ndarray:
+        """The slopes of that name, and the coefficients of what bends after them, where there are curves."""
+        slopes = getattr(self, name)
+        return np.concatenate([slopes, self._bends[name]], axis=-1) if self._bends else slopes
 
 
 class TaskRegressor(RegressorMixin, TaskEstimator):

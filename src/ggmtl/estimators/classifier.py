@@ -94,6 +94,7 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
     # Given by the outcome, so they are no parameters.
     loss: str = "logistic"
     noise: ClassVar[str] = "auto"
+    effects: ClassVar[str] = "linear"
 
     def __init__(
         self,

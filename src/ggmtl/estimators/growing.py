@@ -46,8 +46,9 @@ def one_more_task(model: Any, name: Any, X: Any, y: Any, task_features: Any = No
     label = new_label(state, name)
     data = None if X is None or len(X) == 0 else read_one_task(model, label, X, y)
     if data is None:
-        width = len(state.feature_names) + 2
-        rows = TaskStatistics(np.zeros((1, 1, width, width)), np.zeros(width - 1), label, state.feature_names)
+        columns = state.feature_names + state.scaling.curves.names(state.feature_names)
+        width = len(columns) + 2
+        rows = TaskStatistics(np.zeros((1, 1, width, width)), np.zeros(width - 1), label, columns)
     else:
         rows = TaskStatistics.from_data(data)
     row = None
@@ -84,7 +85,7 @@ def read_more(model: Any, X: Any, y: Any, tasks: Any, sample_weight: Any, groups
         _check_columns_of_target(state, data)
     if data.tasks.dtype.kind in "US" and state.task_names.dtype.kind not in "US":
         raise InputError(f"The task labels must be of the kind {state.task_names.dtype}, as in fit.")
-    return state.check_features(data, type(model).__name__)
+    return state.expanded(data, type(model).__name__)
 
 
 def collect(model: Any, data: TaskData, like: TaskStatistics) -> tuple[TaskStatistics, InputForm]:
@@ -146,4 +147,4 @@ def read_one_task(model: Any, label: np.ndarray, X: Any, y: Any) -> TaskData:
             raise InputError(f"add_task({label[0].item()!r}, …): column {task!r} of X names other tasks.")
     else:
         data = read_training(X, y, np.repeat(label, len(X)), estimator=type(model).__name__)
-    return state.check_features(data, type(model).__name__)
+    return state.expanded(data, type(model).__name__)

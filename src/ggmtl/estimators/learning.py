@@ -46,8 +46,9 @@ def learn_state(
     """The state of an estimator with these parameters; `folds`, its scaled losses, may be used up."""
     check_parameters(model)
     _require_memory(folds[0].n_tasks, folds[0].n_features)
-    settings = with_known_tasks(settings_of(model, folds[0].n_features), task_features, statistics.task_names, model)
-    names, features = statistics.task_names, tuple(statistics.feature_names)
+    settings = settings_of(model, folds[0].n_features, scaling.is_linear)
+    settings = with_known_tasks(settings, task_features, statistics.task_names, model)
+    names, features = statistics.task_names, tuple(statistics.feature_names[: scaling.n_features])
     journal = Journal()
     if model.checkpoint is not None:
         kinds = (GraphFit, TaskMeans, Optimum, CandidateEdges)

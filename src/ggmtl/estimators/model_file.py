@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from ggmtl.bilevel.level import GraphFit, TaskMeans
 from ggmtl.data.form import InputForm
+from ggmtl.design.curves import Curves
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import GGMTLError, ModelFileError
 from ggmtl.estimators.file_format import (
@@ -65,6 +67,7 @@ def write_model(
     arrays |= {
         "center": scaling.center,
         "scale": scaling.scale,
+        **_pack_curves(scaling.curves),
         "standard_errors": round_mantissa(standard_errors(state), bits=8),
     }
     ratios = noise_ratios(state)
@@ -137,9 +140,28 @@ def _pack_family(family: Family, arrays: dict[str, np.ndarray], by_fold: bool) -
         "reported": fit.reported_weights is not None,
         "fit": {name: encode(getattr(fit, name), name) for name in _FIT_VALUES},
         "levels": [[level.name, encode(float(level.value), "value")] for level in family.levels.values()],
+        "straight": [k for k, level in enumerate(family.levels.values()) if level.columns is not None],
         "chosen": family.position(family.chosen),
         "criterion": family.criterion,
     }
+
+
+def _pack_curves(curves: Curves) -> dict[str, np.ndarray]:
+    return {f"curves.{name}": value for name, value in vars(curves).items()} if curves.n_columns else {}
+
+
+def _unpack_curves(arrays: dict[str, np.ndarray], n_features: int) -> Curves:
+    if "curves.features" not in arrays:
+        return Curves.none()
+    curves = Curves(**{name: arrays[f"curves.{name}"] for name in vars(Curves.none())})
+    for name, empty in vars(Curves.none()).items():
+        _check_shape(f"curves.{name}", getattr(curves, name), (len(curves.features), *empty.shape[1:]))
+    features = curves.features
+    if features.dtype.kind != "i" or not ((features >= 0) & (features < n_features)).all():
+        raise ValueError("a curve is that of no feature")
+    if not (np.diff(curves.knots, axis=1) > 0).all():
+        raise ValueError("the knots of a curve do not rise")
+    return curves
 
 
 def _pack_graph(graph: TaskGraph, arrays: dict[str, np.ndarray]) -> None:
@@ -157,19 +179,21 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
     names = unpack_labels(content["labels"], arrays)
     features = tuple(str(name) for name in content["features"])
     center, scale, intercept = *_floats(content["target"][:2]), content["target"][2]
-    width = len(features) + bool(intercept)
+    curves = _unpack_curves(arrays, len(features))
+    columns = features + curves.names(features)
+    shown, width = len(features) + bool(intercept), len(columns) + bool(intercept)
     _check_shape("labels", names, (len(names),))
     for name, shape in (
         ("coefficients", (len(names), width)),
         ("coupling", (width,)),
         ("hub", (width,)),
-        ("center", (len(features),)),
-        ("scale", (len(features),)),
+        ("center", (len(columns),)),
+        ("scale", (len(columns),)),
     ):
         _check_shape(name, arrays[name], shape)
     errors = arrays.get("standard_errors")
     if errors is not None:
-        _check_shape("standard_errors", errors, (len(names), width))
+        _check_shape("standard_errors", errors, (len(names), shown))
     for name in {"precisions", "noise_ratios"} & arrays.keys():
         _check_shape(name, arrays[name], (len(names),))
     noise = float(content["noise"])
@@ -187,8 +211,9 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
     facts = decode(content["facts"])
     if not isinstance(facts, dict):
         raise ValueError("the facts are no table")
-    shown = arrays["edges"][arrays["graph.shown"]] if "graph.shown" in arrays else arrays["graph.edges"]
-    graph = TaskGraph(shown, arrays["graph.weights"], names)
+    edges = arrays["edges"][arrays["graph.shown"]] if "graph.shown" in arrays else arrays["graph.edges"]
+    graph = TaskGraph(edges, arrays["graph.weights"], names)
+    scaling = Scaling(arrays["center"], arrays["scale"], center, scale, bool(intercept), curves)
     known, means = unpack_known(decode(content["known"]), arrays, names) if "known" in content else (None, None)
     given = {
         "noise": noise,
@@ -199,12 +224,12 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
         "task_names": names,
         "feature_names": features,
         "form": _form(facts),
-        "scaling": Scaling(arrays["center"], arrays["scale"], center, scale, bool(intercept)),
-        "family": _unpack_family(content, arrays, graph, means),
+        "scaling": scaling,
+        "family": _unpack_family(content, arrays, graph, means, np.flatnonzero(scaling.is_linear)),
         "known": known,
         "graph": graph,
         "path": facts["path_"],
-        "statistics": _unpack_statistics(content, arrays, names, features) if "cross" in arrays else None,
+        "statistics": _unpack_statistics(content, arrays, names, columns) if "cross" in arrays else None,
         "attached": tuple((label, covariance) for label, covariance in facts["_attached"]),
         "given": {name: value for name, value in given.items() if value is not None or name == "noise_ratios"},
     }
@@ -228,7 +253,11 @@ def _form(facts: dict[str, Any]) -> InputForm:
 
 
 def _unpack_family(
-    content: dict[str, Any], arrays: dict[str, np.ndarray], graph: TaskGraph, means: TaskMeans | None
+    content: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    graph: TaskGraph,
+    means: TaskMeans | None,
+    straight: np.ndarray,
 ) -> Family:
     n = graph.n_tasks
     edges = TaskGraph(arrays["edges"], arrays["edge_values"], np.arange(n))
@@ -250,6 +279,8 @@ def _unpack_family(
     if not isinstance(chosen, int) or isinstance(chosen, bool) or not 0 <= chosen < len(levels):
         raise ValueError("no level is chosen")
     levels[chosen] = best
+    for k in content.get("straight", []):
+        levels[k] = replace(levels[k], columns=straight)
     errors = None
     if "errors.squared" in arrays:
         squared, count = arrays["errors.squared"].astype(float), arrays["errors.count"].astype(float)

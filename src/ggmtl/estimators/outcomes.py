@@ -26,7 +26,6 @@ from ggmtl.fit.outcomes import OutcomeFamily, fit_outcomes, predictor_variance
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inference.outcome_growth import with_outcome_task
-from ggmtl.inference.posterior import user_units
 from ggmtl.kernels import one_blas_thread
 from ggmtl.losses.rowwise import LOSSES
 from ggmtl.losses.task_rows import TaskRows, sorted_rows
@@ -87,7 +86,7 @@ def state_of_outcome(
     graph = TaskGraph(np.empty((0, 2), dtype=np.int64), np.empty(0), names)
     if "graph" in outcome.weights:
         graph = reported_graph(fits["graph"], names, settings.slopes)
-    T = user_units(scaling)
+    T = scaling.user_map()
     variance = np.einsum("ap,npq,aq->na", T, outcome.covariance, T, optimize=True)
     given = {
         "noise": outcome.dispersion,
@@ -198,6 +197,8 @@ def check_outcome_parameters(model: Any) -> None:
             f"{name} is computed on the CPU only: its rows are needed in every step. Got device={model.device!r} "
             'instead. Use device="cpu".'
         )
+    if model.effects != "linear":
+        raise ParameterError(f'{name} has straight lines only. Got effects={model.effects!r} instead. Use "linear".')
     if model.checkpoint is not None:
         raise ParameterError(f"{name} keeps no checkpoint. Got checkpoint={model.checkpoint!r} instead. Use None.")
 

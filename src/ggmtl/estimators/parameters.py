@@ -17,13 +17,17 @@ from ggmtl.errors import ParameterError, check_choice
 from ggmtl.graph.candidates import as_candidates
 
 CRITERIA = ("auto", "validation", "evidence")
+EFFECTS = ("linear", "smooth", "auto")
 NOISES = ("auto", "common", "per_task")
 # Penalties whose graphs may be learned by evidence.
 _BY_EVIDENCE = ("squared_l2", "l1")
 
 
-def settings_of(model: Any, width: int) -> Settings:
-    """What the learner needs to know, in its own terms; `width` coefficients per task."""
+def settings_of(model: Any, width: int, is_linear: np.ndarray | None = None) -> Settings:
+    """What the learner needs to know, in its own terms.
+
+    There are `width` coefficients per task; `is_linear` says which are not those of curves, where there are such.
+    """
     slopes = np.ones(width, dtype=bool)
     if model.fit_intercept:
         slopes[-1] = False
@@ -41,6 +45,8 @@ def settings_of(model: Any, width: int) -> Settings:
         max_iter=_steps(model.max_iter),
         tol=_number("tol", model.tol),
         noise=model.noise,
+        bends=np.zeros(0, dtype=bool) if is_linear is None or is_linear.all() else ~is_linear,
+        lines=model.effects == "auto" and is_linear is not None and not is_linear.all(),
         blend=bool(model.blend),
         step=None if model.step is None else _number("step", model.step),
         sizes=model.sizes,
@@ -86,6 +92,9 @@ def check_parameters(model: Any) -> None:
     check_choice("penalty", model.penalty, PENALTIES)
     check_choice("criterion", model.criterion, CRITERIA)
     check_choice("noise", model.noise, NOISES)
+    check_choice("effects", model.effects, EFFECTS)
+    if model.effects != "linear":
+        _check_curves(model)
     check_choice("edge_solver", model.edge_solver, EDGE_SOLVERS)
     check_choice("hypergradient", model.hypergradient, MODES)
     for name in ("hub", "blend"):
@@ -138,6 +147,22 @@ def check_parameters(model: Any) -> None:
         )
     if not isinstance(model.coupling, str) and np.ndim(model.coupling) == 1 and not squared:
         raise ParameterError('One coupling per feature needs penalty="squared_l2". Give a single number instead.')
+
+
+def _check_curves(model: Any) -> None:
+    """Refuse what curves do not go with."""
+    effects = f"effects={model.effects!r}"
+    if model.effects == "auto" and criterion_used(model) == "validation" and model.edge_entropy != "auto":
+        raise ParameterError(
+            f"{effects} weighs levels of lines and of curves, but edge_entropy={model.edge_entropy!r} with "
+            'criterion="validation" leaves one level. Use effects="smooth", or edge_entropy="auto".'
+        )
+    if not model.fit_intercept:
+        raise ParameterError(f"{effects} needs fit_intercept=True: a curve is a departure from a line and its level.")
+    if isinstance(model.device, str) and model.device != "cpu":
+        raise ParameterError(f'{effects} is fitted on the CPU only. Use device="cpu". Got {model.device!r} instead.')
+    if not isinstance(model.coupling, str) and np.ndim(model.coupling) == 1:
+        raise ParameterError(f"{effects} needs one coupling for all columns, or 'auto'. Got one per feature instead.")
 
 
 def check_device_name(model: Any) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 
 from ggmtl.data.task_data import TaskData
 from ggmtl.data.task_features import TaskFeatures
-from ggmtl.errors import GGMTLError, ModelFileError, ParameterError, check_choice
+from ggmtl.design.curves import Curves
+from ggmtl.errors import GGMTLError, InputError, ModelFileError, ParameterError, check_choice
 from ggmtl.estimators.base import LearnedModels, all_or_nothing
 from ggmtl.estimators.classifier import GGMTLClassifier
 from ggmtl.estimators.learning import learn_state
@@ -82,6 +83,10 @@ class GGMTLRegressor(StateRegressor):
         ``"poisson"`` is for counts: ``predict`` gives e^(xᵀw_i) times the exposure, and ``fit``, ``predict`` and
         ``score`` take ``exposure=``. Counts that vary more than Poisson's get a dispersion, where held-out rows are
         predicted no worse with it. Classes are for :class:`GGMTLClassifier`.
+    effects : {"linear", "smooth", "auto"}
+        ``"smooth"``: the effect of every feature with more than eight distinct values is a curve, a cubic spline that
+        goes on as a straight line beyond the range of the training rows. How far common curve and deviations bend is
+        learned. ``"auto"``: straight lines and curves are both levels. Curves need ``fit_intercept=True`` and the CPU.
     fit_intercept, standardize : bool
     ridge : float
         ρ, on the slopes of every level. Evidence learns the shrinkage itself and takes no more than the default.
@@ -109,7 +114,8 @@ class GGMTLRegressor(StateRegressor):
     Attributes
     ----------
     coef_, intercept_ : arrays of shape (n_tasks, d) and (n_tasks,)
-        Models, in the units of the data.
+        Models, in the units of the data. Where effects are curves, ``coef_`` has their mean slopes over the training
+        rows, and ``intercept_`` the mean prediction for these less ``coef_`` times their mean; see :meth:`effect`.
     tasks_ : array of shape (n_tasks,)
         Task labels, sorted.
     graph_ : TaskGraph
@@ -117,7 +123,8 @@ class GGMTLRegressor(StateRegressor):
     edges_, edge_weights_ : arrays of shape (m, 2) and (m,)
         All edges of the final solve and their w = λe, λ the geometric mean of Λ over the slopes.
     coupling_, hub_strength_ : arrays of shape (d + 1,)
-        Λ and H in scaled units, intercept last. An edge of weight w ties coefficient k by (w/λ) Λ_k.
+        Λ and H in scaled units, of straight lines and the intercept, which is last. An edge of weight w ties
+        coefficient k by (w/λ) Λ_k.
     hub_coef_, hub_intercept_ : array of shape (d,) and float
         The common model.
     path_ : list of dict
@@ -175,6 +182,7 @@ class GGMTLRegressor(StateRegressor):
         hypergradient: str = "exact",
         blend: bool = True,
         loss: str = "squared",
+        effects: str = "linear",
         fit_intercept: bool = True,
         standardize: bool = True,
         ridge: float = 1e-6,
@@ -192,6 +200,7 @@ class GGMTLRegressor(StateRegressor):
         self.edge_l2, self.edge_l1, self.edge_entropy = edge_l2, edge_l1, edge_entropy
         self.candidates, self.validation, self.noise, self.blend = candidates, validation, noise, blend
         self.edge_solver, self.step, self.hypergradient, self.loss = edge_solver, step, hypergradient, loss
+        self.effects = effects
         self.fit_intercept, self.standardize, self.ridge = fit_intercept, standardize, ridge
         self.max_iter, self.tol, self.checkpoint = max_iter, tol, checkpoint
         self.device, self.n_jobs, self.random_state, self.verbose = device, n_jobs, random_state, verbose
@@ -331,10 +340,15 @@ class GGMTLRegressor(StateRegressor):
         """Fit from sufficient statistics, without rows.
 
         Statistics without folds leave nothing to validate on: strengths are then chosen by evidence. `task_features`
-        is as in ``fit``.
+        is as in ``fit``. Statistics hold sums of the features as they are, so effects can only be straight lines.
         """
         if self.loss != "squared":
             refuse(self, "fit_statistics")
+        if self.effects != "linear":
+            raise InputError(
+                f"effects={self.effects!r} needs the rows: statistics hold no sums of the columns of curves. "
+                'Use fit, or effects="linear".'
+            )
         return super().fit_statistics(statistics, task_features=task_features)
 
     def predict(
@@ -395,6 +409,9 @@ class GGMTLRegressor(StateRegressor):
             return super().score(X, y, sample_weight, tasks)
         return explained_deviance(y, self.predict(X, tasks, exposure=exposure), sample_weight, exposure)
 
+    def _curves(self, data: TaskData) -> Curves:
+        return Curves.none() if self.effects == "linear" else Curves.of_rows(data.X, data.sample_weight)
+
     def _held_out(self, data: TaskData) -> Any:
         """Very many tasks hold out one fold: their mean error is known well enough from it."""
         folds = self.validation
@@ -439,7 +456,7 @@ def load_model(path: str | Path) -> GGMTLRegressor | GGMTLClassifier:
         model = kind(**parameters)
         check_parameters(model)
         width = fields["family"].best.coefficients.shape[1]
-        settings = replace(settings_of(model, width), known=fields.pop("known"))
+        settings = replace(settings_of(model, width, fields["scaling"].is_linear), known=fields.pop("known"))
         return model._show(FittedState(settings=settings, **fields))
     except (KeyError, TypeError, ValueError, IndexError, GGMTLError) as error:
         raise ModelFileError(f"{path} is damaged: its parts do not fit together ({error}).") from error

@@ -10,9 +10,10 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from ggmtl.data.columns import feature_position, read_grid
 from ggmtl.data.form import InputForm
 from ggmtl.data.frames import as_table
-from ggmtl.data.labels import locate_tasks
+from ggmtl.data.labels import locate_tasks, task_position
 from ggmtl.data.task_features import TaskFeatures, read_task_features
 from ggmtl.estimators.base import LearnedModels, TaskEstimator, TaskRegressor, all_or_nothing
 from ggmtl.estimators.growing import more_features, more_rows, one_more_task, read_more
@@ -20,6 +21,7 @@ from ggmtl.estimators.model_file import write_model
 from ggmtl.estimators.outcomes import one_more_outcome, outcome_attributes, refuse
 from ggmtl.evidence.level_value import LevelEvidence
 from ggmtl.fit.state import FittedState
+from ggmtl.inference.effects import effect_of
 from ggmtl.inference.growth import with_rows
 from ggmtl.inference.model_evidence import evidence_of
 from ggmtl.inference.uncertainty import noise_ratios, posterior, standard_errors, task_noise
@@ -92,6 +94,48 @@ class StateEstimator(TaskEstimator):
             "coefficient": values.ravel(),
             "standard_error": standard_errors(self.state_).ravel(),
         }
+        return as_table(columns, self._form.table_kind)
+
+    def effect(self, feature: str | int, grid: Any = None, task: Any = None) -> Any:
+        """The effect of one feature at given values: a curve, or a straight line, with its standard error.
+
+        Effects are in the units of the target, and zero on average over the training rows. The mean prediction for
+        these and the effects of all features add up to a prediction.
+
+        Parameters
+        ----------
+        feature : str or int
+            Its name, or its position among the features.
+        grid : array of shape (values,), optional
+            Values of the feature; by default fifty over the range of the training rows, or two standard deviations
+            around their mean where the effect is a straight line.
+        task : optional
+            Label of a task; by default the effect is that of the common model, the mean of the tasks.
+
+        Returns
+        -------
+        table with the columns feature, value, effect and standard_error
+            Of the kind given to ``fit``, as in :meth:`coefficients`. Standard errors are NaN for a model that was saved
+            without its statistics.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from ggmtl import GGMTLRegressor
+        >>> rng = np.random.default_rng(0)
+        >>> x, tasks = rng.uniform(0, 6, size=200), np.repeat(np.arange(10), 20)
+        >>> model = GGMTLRegressor(effects="smooth").fit(x[:, None], np.sin(x), tasks=tasks)
+        >>> table = model.effect("x0", [np.pi / 2, 3 * np.pi / 2])
+        >>> np.round(np.diff(table["effect"]), 1).tolist()
+        [-2.0]
+        """
+        check_is_fitted(self, "coef_")
+        position = feature_position(feature, self.feature_names_)
+        values = self.scaling_.default_grid(position) if grid is None else read_grid(grid)
+        place = None if task is None else task_position(task, self.tasks_)
+        effect, error = effect_of(self.state_, position, values, place)
+        names = np.repeat(np.array(self.feature_names_[position], dtype=str), len(values))
+        columns = {"feature": names, "value": values, "effect": effect, "standard_error": error}
         return as_table(columns, self._form.table_kind)
 
     def summary(self) -> str:
@@ -196,7 +240,7 @@ class StateRegressor(TaskRegressor, StateEstimator):
         """
         return self._fit(self._checked(statistics), InputForm(), **self._read_known(task_features))
 
-    def _read_known(self, task_features: Any) -> dict[str, TaskFeatures]:
+    def _read_known(self, task_features: Any) -> dict[str, Any]:
         return {} if task_features is None else {"task_features": read_task_features(task_features, self.task)}
 
     @all_or_nothing
@@ -247,7 +291,8 @@ class StateRegressor(TaskRegressor, StateEstimator):
         more = more_features(self.state_, self._read_known(task_features).get("task_features"))
         statistics, form = more_rows(self, read_more(self, X, y, tasks, sample_weight, groups), forget)
         if relearn:
-            return self._fit(statistics, form, **({} if more is None else {"task_features": more}))
+            known = {} if more is None else {"task_features": more}
+            return self._fit(statistics, form, self.scaling_.curves, **known)
         return self._show(replace(with_rows(self.state_, statistics, more), form=form))
 
     def predict(
@@ -318,10 +363,12 @@ class StateRegressor(TaskRegressor, StateEstimator):
         names, z = self._new_tasks(labels[is_new], task_features)
         position = locate_tasks(names, labels) if len(names) else np.full(len(labels), -1)
         described = is_new & (position >= 0)
-        coef, intercept = np.empty((len(labels), self.n_features_in_)), np.empty(len(labels))
+        models = unseen_models(self.state_, z)
+        slopes, constants = self.scaling_.to_user_units(models)
+        slopes = np.concatenate([slopes, self.scaling_.bends_in_user_units(models)], axis=1)
+        coef, intercept = np.empty((len(labels), slopes.shape[1])), np.empty(len(labels))
         if not described.all():
             coef[~described], intercept[~described] = super()._models_of(labels[~described], unseen)
-        slopes, constants = self.scaling_.to_user_units(unseen_models(self.state_, z))
         coef[described], intercept[described] = slopes[position[described]], constants[position[described]]
         return coef, intercept
 
@@ -337,15 +384,16 @@ class StateRegressor(TaskRegressor, StateEstimator):
 def models_of(state: FittedState) -> LearnedModels:
     """The fitted attributes of a state."""
     fit, family = state.level, state.family
-    weights = fit.edge_weights(state.settings.slopes)
+    linear = state.scaling.is_linear
+    weights = fit.edge_weights(state.settings.slopes & linear)
     present, error = weights > 0, family.held_out_error()
     attributes = {
         "state_": state,
         "path_": state.path,
         "edges_": fit.edges[present],
         "edge_weights_": weights[present],
-        "coupling_": fit.coupling,
-        "hub_strength_": fit.hub,
+        "coupling_": fit.coupling[linear],
+        "hub_strength_": fit.hub[linear],
         "history_": list(fit.history),
         "n_iter_": max(fit.iterations, 1),
         "status_": fit.status,

@@ -74,6 +74,17 @@ def misfit(loss: LeastSquares, quadratic: float) -> tuple[float, float]:
     return float(freedom * np.log(quadratic)), quadratic / freedom
 
 
+def evidence_with_common_model(value: float, loss: LeastSquares) -> float:
+    """−ln p(y) from f, for a common model ~ N(0, I) instead of a flat one: it compares losses of other columns, too.
+
+    In scaled units one is a large effect. To f come the constants that depend on the number of coefficients p:
+    ½(N − p)(1 + ln 2π − ln(N − p)), the density at zero, ½ p ln 2π, and ½ p ln n, because f is flat in √n μ.
+    """
+    freedom, constant = degrees_of_freedom(loss), np.log(2.0 * np.pi)
+    scale = 1.0 + constant - np.log(freedom) if loss.noise is None else constant + np.log(loss.noise)
+    return value + 0.5 * freedom * scale + 0.5 * loss.n_features * (constant + np.log(loss.n_tasks))
+
+
 @singledispatch
 def hub_evidence(
     loss: LeastSquares, hub: np.ndarray, ridge: float = 1e-10, common_ridge: np.ndarray | None = None

@@ -289,6 +289,9 @@ def with_accurate_models(fit: GraphFit, loss: LeastSquares, sizes: Sizes = SIZES
     """The fit with the models of its graph to the accuracy of a result, where there are very many tasks."""
     if not sizes.is_vast(loss.n_tasks, loss.n_features) or not len(fit.edges):
         return fit
+    if fit.columns is not None:
+        own = with_accurate_models(fit.on_its_columns(), loss.of_columns(fit.columns), sizes)
+        return own.on_columns(fit.columns, loss.n_features)
     problem = ScaledProblem.beside(fit.weighed(loss), fit, sizes)
     models = solves_for(problem.loss, sizes).models(problem.neighbours_of(fit))
     return fit.with_deviations(problem.outside(models))

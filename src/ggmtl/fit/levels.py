@@ -36,6 +36,7 @@ def learn_levels(
     choose_entropy: bool,
     journal: Journal | None = None,
     start: Mapping[str, GraphFit] | None = None,
+    with_graphs_too: bool = True,
 ) -> dict[str, GraphFit]:
     """All levels of the family on the given rows, simplest first; `start` are those of most of the rows."""
     journal = journal or Journal()
@@ -57,6 +58,8 @@ def learn_levels(
     if means is not None:
         # From here on, models are deviations from what descriptors tell of them.
         folded, total = folded.shifted(means.models), total.shifted(means.models)
+    if not with_graphs_too:
+        return simple
     if criterion == "evidence":
         first = None if start is None else start[last_graph(start)].centred
         shared = simple["hub" if means is None else "described"].centred

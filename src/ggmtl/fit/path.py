@@ -19,6 +19,7 @@ from ggmtl.fit.family import Family, by_name, choose, last_graph
 from ggmtl.fit.held_out import FoldErrors, Learner, cross_validate, errors_of, errors_on, fold_name
 from ggmtl.fit.levels import learn_levels, learn_pooled, with_graphs
 from ggmtl.fit.noise_choice import with_noise
+from ggmtl.fit.straight import learn_lines_and_curves
 from ggmtl.runtime.journal import Journal
 from ggmtl.runtime.sizes import Sizes
 from ggmtl.statistics.least_squares import FoldedLoss, single_rows
@@ -48,7 +49,11 @@ def fit_path(
     """
     journal = journal or Journal()
     learn: Learner = partial(
-        learn_levels, settings=settings, task_names=task_names, criterion=criterion, choose_entropy=choose_entropy
+        learn_lines_and_curves if settings.lines else learn_levels,
+        settings=settings,
+        task_names=task_names,
+        criterion=criterion,
+        choose_entropy=choose_entropy,
     )
     free = not len(settings.candidates.must_link)
     if settings.hub and free and is_small(folded, settings.sizes) and single_rows(folded.total):

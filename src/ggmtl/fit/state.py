@@ -131,6 +131,10 @@ class FittedState:
             )
         return replace(data, feature_names=known)
 
+    def expanded(self, data: TaskData, estimator: str) -> TaskData:
+        """The rows as the statistics hold them: with the columns of the curves after the features."""
+        return self.scaling.curves.expanded(self.check_features(data, estimator))
+
     def __getstate__(self) -> dict[str, Any]:
         """All but what can be computed again: that may be larger than the model."""
         return {**vars(self), "_kept": {}}

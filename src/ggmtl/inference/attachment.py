@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.sparse import coo_array, csr_array, diags_array
 
-from ggmtl.bilevel.level import GraphFit, Settings, refit
+from ggmtl.bilevel.level import GraphFit, Settings, on_its_columns, refit
 from ggmtl.fit.levels import independent_level, pooled_level
 from ggmtl.graph.task_graph import beside_heaviest
-from ggmtl.inference.posterior import pull_of
+from ggmtl.inference.posterior import embedded, pull_of
 from ggmtl.statistics.least_squares import LeastSquares
 
 # Strengths tried for the edges of a new task, in units of the pull of the hub where the graph has no edges, and of the
@@ -46,6 +46,14 @@ class AttachedTask:
     coupling: np.ndarray
     covariance: np.ndarray
 
+    def on_columns(self, columns: np.ndarray, width: int) -> AttachedTask:
+        """The same where there are `width` columns, of which these are used."""
+        wide = np.zeros((2, width))
+        wide[:, columns] = self.coefficients, self.coupling
+        return replace(
+            self, coefficients=wide[0], coupling=wide[1], covariance=embedded(self.covariance, columns, width)
+        )
+
 
 def attach(
     fit: GraphFit,
@@ -63,6 +71,10 @@ def attach(
     P⁻¹(Hw_0 + ΛΣe_jw_j). What it is linked to, the evidence of its own rows says; without rows the common model is the
     answer.
     """
+    if fit.columns is not None:
+        own_ridge = np.broadcast_to(ridge, rows.n_features)[fit.columns]
+        narrow = attach(fit.on_its_columns(), rows.of_columns(fit.columns), noise, own_ridge, known)
+        return narrow.on_columns(fit.columns, rows.n_features)
     if fit.means is not None:
         own = np.zeros(fit.coefficients.shape[1]) if known is None else known @ fit.means.effects
         found = attach(fit.centred, rows.shifted(own[None]), noise, ridge)
@@ -241,12 +253,17 @@ def follow(
     The tasks that were learned together are solved together. Those at the positions `attached` then follow as when they
     came, though with the edges that they have.
     """
+    if fit.columns is not None:
+        own, covariances = follow(*on_its_columns(fit, loss, settings), attached, noise)
+        width = loss.n_features
+        wide = [embedded(covariance, fit.columns, width) for covariance in covariances]
+        return own.on_columns(fit.columns, width), wide
     together = np.setdiff1d(np.arange(len(fit.coefficients)), attached)
     if not np.isfinite(fit.hub).all():
         model = pooled_level(loss.of_tasks(together), settings).coefficients[0]
         return replace(fit, coefficients=np.tile(model, (len(fit.coefficients), 1))), [_pooled(fit)] * len(attached)
     rows, known = loss.of_tasks(together), among(fit, together)
-    solved = independent_level(rows, settings) if fit.name == "independent" else refit(known, rows, settings)
+    solved = independent_level(rows, settings) if fit.kind == "independent" else refit(known, rows, settings)
     known = replace(known, coefficients=solved.coefficients)
     models = fit.coefficients.copy()
     models[together] = known.coefficients

@@ -13,7 +13,6 @@ from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.task_graph import TaskGraph, beside_heaviest
 from ggmtl.inference.attachment import AttachedTask, among, attach, follow, insert_task
-from ggmtl.inference.posterior import user_units
 from ggmtl.inference.uncertainty import noise_ratios, noise_variance, standard_errors
 from ggmtl.inference.unseen import encode_row
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
@@ -104,7 +103,7 @@ def _with_place(family: Family, position: int) -> Family:
 
 def _given(state: FittedState, attached: AttachedTask, position: int, noise: float) -> dict[str, object]:
     """The uncertainties that a file brought for the others, and that of the new task."""
-    T = user_units(state.scaling)
+    T = state.scaling.user_map()
     known, ratios = standard_errors(state), noise_ratios(state)
     own = np.sqrt(noise * np.diag(T @ attached.covariance @ T.T))
     if not np.isfinite(state.level.hub).all():

@@ -8,7 +8,7 @@ import numpy as np
 
 from ggmtl.bilevel.level import GraphFit
 from ggmtl.evidence.task_means import effect_covariance
-from ggmtl.inference.posterior import Posterior, pull_of
+from ggmtl.inference.posterior import Posterior, embedded, pull_of
 from ggmtl.statistics.least_squares import LeastSquares
 
 
@@ -16,6 +16,9 @@ def mean_doubt(fit: GraphFit, loss: LeastSquares, noise: float, z: np.ndarray, c
     """Cov(w_0 + B z)/σ² for tasks of which z is known, shape (m, p, p); of B z alone with ``constant=0``."""
     if fit.means is None:
         return np.zeros((len(z), loss.n_features, loss.n_features))
+    if fit.columns is not None:
+        own = mean_doubt(fit.on_its_columns(), loss.of_columns(fit.columns), noise, z, constant)
+        return embedded(own, fit.columns, loss.n_features)
     rows, means = replace(fit, means=None).weighed(loss), fit.means
     covariance = effect_covariance(rows, means.known, pull_of(fit, noise), means.strength)
     known = np.column_stack([np.full(len(z), constant), z])

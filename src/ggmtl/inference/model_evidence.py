@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ggmtl.bilevel.level import GraphFit
+from ggmtl.bilevel.level import STRAIGHT, GraphFit, on_its_columns
 from ggmtl.errors import InputError
 from ggmtl.evidence.level_value import LevelEvidence, level_evidence
 from ggmtl.fit.family import Family
@@ -21,14 +21,15 @@ def evidence_of(state: FittedState, n_probes: int, seed: int) -> LevelEvidence:
     # Tasks that were added later are not part of the model whose evidence this is.
     fitted = state.fitted_tasks
     loss, fit = state.folded().total.of_tasks(fitted), among(state.level, fitted)
-    hub = fit.hub if fit.name == "hub" else hub_alone(state, fit, loss)
-    return level_evidence(fit, loss, hub, n_probes=n_probes, seed=seed, sizes=state.settings.sizes)
+    own, rows, _ = on_its_columns(fit, loss, state.settings)
+    hub = own.hub if own.kind == "hub" else hub_alone(state, fit, loss)
+    return level_evidence(own, rows, hub, n_probes=n_probes, seed=seed, sizes=state.settings.sizes)
 
 
 def check_evidence(family: Family, penalty: str) -> None:
     """Refuse a level whose marginal likelihood is not known."""
-    fit = family.best
-    if fit.name in ("pooled", "independent"):
+    fit = family.best.on_its_columns()
+    if fit.kind in ("pooled", "independent"):
         raise InputError(
             "evidence() is defined for tasks that are shrunk to a common model with finite strengths. Got the "
             f"{fit.name} level instead, which has no evidence. Compare it with the others by the errors in path_."
@@ -42,8 +43,15 @@ def check_evidence(family: Family, penalty: str) -> None:
 
 
 def hub_alone(state: FittedState, fit: GraphFit, loss: LeastSquares) -> np.ndarray:
-    """Strengths of the hub without edges; learned again where they were not kept, or from rows weighted otherwise."""
-    known = state.family.levels.get("hub" if fit.means is None else "described")
-    if known is None or (known.hub <= 0).any() or (known.precisions is None) != (fit.precisions is None):
-        return hub_level(fit.weighed(loss), state.settings).hub
-    return known.hub
+    """Strengths of the hub without edges, of the columns that the fit uses.
+
+    They are learned again where they were not kept, or from rows weighted otherwise.
+    """
+    name = "hub" if fit.means is None else "described"
+    known = state.family.levels.get(name if fit.columns is None else f"{name}{STRAIGHT}")
+    fit, loss, settings = on_its_columns(fit, loss, state.settings)
+    if known is not None and (known.precisions is None) == (fit.precisions is None):
+        hub = known.on_its_columns().hub
+        if (hub > 0).all():
+            return hub
+    return hub_level(fit.weighed(loss), settings).hub

@@ -18,7 +18,6 @@ from ggmtl.fit.outcomes import OutcomeFamily
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.task_graph import TaskGraph, beside_heaviest
 from ggmtl.inference.attachment import AttachedTask, attach, insert_task
-from ggmtl.inference.posterior import user_units
 from ggmtl.losses.rowwise import LOSSES, RowLoss
 from ggmtl.losses.task_rows import TaskRows
 
@@ -53,7 +52,7 @@ def with_outcome_task(state: FittedState, outcome: OutcomeFamily, label: np.ndar
         null=null,
         covariance=np.insert(outcome.covariance, position, own, axis=0),
     )
-    T = user_units(state.scaling)
+    T = state.scaling.user_map()
     deviation = np.sqrt(np.diag(T @ own @ T.T))
     given = dict(state.given)
     given["standard_errors"] = np.insert(given["standard_errors"], position, deviation, axis=0)

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from ggmtl.bilevel.inner import InnerProblem
-from ggmtl.bilevel.level import GraphFit, Settings, present_problem
+from ggmtl.bilevel.level import GraphFit, Settings, on_its_columns, present_problem
 from ggmtl.design.scaling import Scaling
 from ggmtl.inference.noise_variance import HeldOut, floored, honest_noise, separate_scales, squared_noise
 from ggmtl.solve.solvers import prepare
@@ -39,6 +39,8 @@ class Posterior:
         Diagonal blocks of A⁻¹; times σ², the covariance of each task's coefficients.
     new_task : array of shape (p, p)
         The same for a task without rows, predicted by the common model.
+    common : array of shape (p, p)
+        Of the mean of the models.
     noise : float
         σ².
     exact : bool
@@ -47,6 +49,7 @@ class Posterior:
 
     covariance: np.ndarray
     new_task: np.ndarray
+    common: np.ndarray
     noise: float
     exact: bool
 
@@ -75,21 +78,23 @@ class Posterior:
         own = self.covariance @ gram @ self.covariance
         return replace(self, covariance=self.covariance + (ratios - 1.0)[:, None, None] * own)
 
+    def on_columns(self, columns: np.ndarray, width: int) -> Posterior:
+        """The same where there are `width` columns: the coefficients of those not used are known to be zero."""
+        wide = {name: embedded(getattr(self, name), columns, width) for name in ("covariance", "new_task", "common")}
+        return replace(self, **wide)
+
     def standard_errors(self, scaling: Scaling) -> np.ndarray:
         """Standard errors in the units of the data, intercept last, shape (n, p)."""
-        T = user_units(scaling)
+        T = scaling.user_map()
         variance = np.einsum("ap,npq,aq->na", T, self.covariance, T, optimize=True)
         return np.sqrt(self.noise * np.maximum(variance, 0.0))
 
 
-def user_units(scaling: Scaling) -> np.ndarray:
-    """The linear part T of the map from scaled coefficients to (slopes, intercept) in the units of the data."""
-    slopes = scaling.target_scale / scaling.scale
-    if not scaling.intercept:
-        return np.diag(slopes)
-    T = np.diag(np.append(slopes, scaling.target_scale))
-    T[-1, :-1] = -slopes * scaling.center
-    return T
+def embedded(covariance: np.ndarray, columns: np.ndarray, width: int) -> np.ndarray:
+    """Covariances of some columns as those of all, shape (…, width, width), zero for the others."""
+    wide = np.zeros((*covariance.shape[:-2], width, width))
+    wide[..., columns[:, None], columns] = covariance
+    return wide
 
 
 def posterior_of(
@@ -109,6 +114,11 @@ def posterior_of(
 
     D_i the diagonal block of A: only what the other tasks add is estimated.
     """
+    if fit.columns is not None:
+        narrow = on_its_columns(fit, loss, settings)
+        return posterior_of(*narrow, held_out=held_out, n_samples=n_samples, seed=seed).on_columns(
+            fit.columns, loss.n_features
+        )
     if not np.isfinite(fit.hub).all():
         return _pooled_posterior(fit, loss, settings)
     problem, values = present_problem(fit, loss, settings)
@@ -120,7 +130,8 @@ def posterior_of(
         noise = squared_noise(problem, values, fit.deviations, held_out)
     else:
         noise = _noise_by_blocks(problem, system, fit.deviations, blocks, held_out, seed)
-    return Posterior(blocks, _new_task_covariance(fit, system, noise, blocks), noise, exact)
+    common = _mean_covariance(system)
+    return Posterior(blocks, common + _between(fit, noise, blocks), common, noise, exact)
 
 
 def _blocks(system: TaskSystem, n_samples: int, seed: int) -> tuple[np.ndarray, bool]:
@@ -135,6 +146,7 @@ def _blocks(system: TaskSystem, n_samples: int, seed: int) -> tuple[np.ndarray, 
 
 def noise_of(fit: GraphFit, loss: LeastSquares, settings: Settings, *, held_out: HeldOut | None = None) -> float:
     """σ² of :func:`posterior_of` alone; for the squared penalty without the covariance of every model."""
+    fit, loss, settings = on_its_columns(fit, loss, settings)
     if not np.isfinite(fit.hub).all():
         return posterior_of(fit, loss, settings, held_out=held_out).noise
     problem, values = present_problem(fit, loss, settings)
@@ -176,7 +188,7 @@ def _pooled_posterior(fit: GraphFit, loss: LeastSquares, settings: Settings) -> 
         loss.gram.sum(axis=0) + np.diag(np.where(settings.slopes, settings.ridge, 0.0)), hermitian=True
     )
     noise = 2 * loss.value(fit.coefficients) / max(float(loss.count.sum()) - p, 1.0)
-    return Posterior(np.tile(inverse, (loss.n_tasks, 1, 1)), inverse, floored(noise, loss), True)
+    return Posterior(np.tile(inverse, (loss.n_tasks, 1, 1)), inverse, inverse, floored(noise, loss), True)
 
 
 def _is_separate(problem: InnerProblem) -> bool:
@@ -203,10 +215,8 @@ def _separate_posterior(fit: GraphFit, problem: InnerProblem, settings: Settings
     inside[:, index, index] += ratio * ridge**2
     inverse = np.linalg.inv(A)
     blocks = _symmetric(inverse @ inside @ inverse)
-    n = loss.n_tasks
-    doubt = noise * np.einsum("npp->p", blocks) / n
-    between = np.diag((1.0 + 1.0 / n) / pull_of(fit, noise, doubt))
-    return Posterior(blocks, blocks.mean(axis=0) / n + between, noise, True)
+    common = blocks.mean(axis=0) / loss.n_tasks
+    return Posterior(blocks, common + _between(fit, noise, blocks), common, noise, True)
 
 
 def _hub_blocks(system: TaskSystem) -> np.ndarray:
@@ -276,13 +286,19 @@ def _curvature_part(curvature: Curvature, strength: np.ndarray, along: np.ndarra
     return u[:, :, None] * inside[:, None, :]
 
 
-def _new_task_covariance(fit: GraphFit, system: TaskSystem, noise: float, blocks: np.ndarray) -> np.ndarray:
-    """Var(w̄) + (1 + 1/n)H⁻¹, H as in :func:`pull_of`."""
+def _mean_covariance(system: TaskSystem) -> np.ndarray:
+    """Var(w̄)/σ² of the mean of the models."""
     n, p = system.shape
     right = np.broadcast_to(np.eye(p) / n, (n, p, p)).copy()
     mean = prepare(system).solve(right, tol=1e-8).require(1e-3).value.mean(axis=0)
+    return 0.5 * (mean + mean.T)
+
+
+def _between(fit: GraphFit, noise: float, blocks: np.ndarray) -> np.ndarray:
+    """(1 + 1/n)H⁻¹, H as in :func:`pull_of`: what a task without rows departs by from the mean of the models."""
+    n = len(blocks)
     doubt = noise * np.einsum("npp->p", blocks) / n
-    return 0.5 * (mean + mean.T) + np.diag((1.0 + 1.0 / n) / pull_of(fit, noise, doubt))
+    return np.diag((1.0 + 1.0 / n) / pull_of(fit, noise, doubt))
 
 
 def pull_of(fit: GraphFit, noise: float, doubt: np.ndarray | float = 0.0) -> np.ndarray:

@@ -21,6 +21,7 @@ import numpy as np
 from ggmtl.bilevel.inner import InnerProblem, solve_inner
 from ggmtl.bilevel.level import GraphFit, Settings, present_problem
 from ggmtl.fit.levels import pooled_level
+from ggmtl.inference.posterior import embedded
 from ggmtl.kernels import one_blas_thread
 from ggmtl.solve.solvers import prepare
 from ggmtl.solve.system import TaskSystem, edge_between
@@ -124,6 +125,13 @@ class EdgeEffect:
     pair_errors: np.ndarray
     errors: np.ndarray
 
+    def on_columns(self, columns: np.ndarray, width: int) -> EdgeEffect:
+        """The same where there are `width` columns, of which these are used."""
+        models = np.zeros((2, 2, width))
+        models[..., columns] = self.before, self.after
+        covariance = embedded(self.covariance, columns, width)
+        return replace(self, before=models[0], after=models[1], covariance=covariance)
+
 
 class EdgeRemovals:
     """The effects of removing single edges of a fit.
@@ -140,6 +148,10 @@ class EdgeRemovals:
 
     @one_blas_thread()
     def __init__(self, fit: GraphFit, folded: FoldedLoss, settings: Settings, ratios: np.ndarray | None = None):
+        self._columns, self._width = fit.columns, len(fit.hub)
+        if fit.columns is not None:
+            folded = folded.of_columns(fit.columns)
+            fit, settings = fit.on_its_columns(), settings.of_columns(fit.columns)
         # Descriptors stay as they are: the edge ties deviations from what they tell.
         self._means = np.zeros((1, 1)) if fit.means is None else fit.means.models
         if fit.means is not None:
@@ -168,7 +180,9 @@ class EdgeRemovals:
             covariance = covariance + self._total.own_noise(i, j, self._ratios)
         pair, everyone = squares / np.where(rows > 0, rows, 1.0)[:, None]
         means = np.broadcast_to(self._means, after.shape)[[i, j]]
-        return EdgeEffect(self._total.models[[i, j]] + means, after[[i, j]] + means, covariance, pair, everyone)
+        models = self._total.models[[i, j]] + means, after[[i, j]] + means
+        effect = EdgeEffect(*models, covariance, pair, everyone)
+        return effect if self._columns is None else effect.on_columns(self._columns, self._width)
 
 
 def difference_covariance(system: TaskSystem, i: int, j: int) -> np.ndarray:

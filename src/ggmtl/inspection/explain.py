@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ggmtl.bilevel.level import on_its_columns
 from ggmtl.data.frames import as_table, plain
-from ggmtl.data.labels import locate_tasks
-from ggmtl.errors import InputError, ParameterError, did_you_mean
+from ggmtl.data.labels import locate_tasks, task_position
+from ggmtl.errors import ParameterError
 from ggmtl.evidence.search_l1 import probability_of_sharing
 from ggmtl.fit.state import FittedState, state_of
 from ggmtl.inference.model_evidence import hub_alone
-from ggmtl.inference.posterior import user_units
 from ggmtl.inference.removal import EdgeEffect, EdgeRemovals
 from ggmtl.inference.uncertainty import noise_ratios, noise_variance
 from ggmtl.inspection.summary.phrases import one_line
@@ -211,29 +211,16 @@ def removals_of(state: FittedState) -> EdgeRemovals:
 
 
 def _positions(model: GGMTLRegressor, a: Any, b: Any) -> tuple[int, int]:
-    positions = []
-    for label in (a, b):
-        position = int(locate_tasks(model.tasks_, np.array([label]))[0])
-        if position < 0:
-            raise InputError(f"There is no task {plain(label)!r} in the model.{_nearest(label, model.tasks_)}")
-        positions.append(position)
+    positions = [task_position(label, model.tasks_) for label in (a, b)]
     if positions[0] == positions[1]:
         raise ParameterError(f"explain_edge takes two different tasks. Got {plain(a)!r} twice.")
     return min(positions), max(positions)
 
 
-def _nearest(label: Any, known: np.ndarray) -> str:
-    """A name that may have been meant; numbers that look alike mean nothing, so those get the range."""
-    if known.dtype.kind in "US":
-        return did_you_mean(label, known)
-    first, last = known.min().item(), known.max().item()
-    return f" It has {len(known):,} tasks, from {first!r} to {last!r}."
-
-
 def _agreements(
     model: GGMTLRegressor, effect: EdgeEffect, noise: float, a: int, b: int
 ) -> tuple[FeatureAgreement, ...]:
-    T = user_units(model.scaling_)
+    T = model.scaling_.user_map()
     names = [*model.feature_names_, *(["(intercept)"] if model.scaling_.intercept else [])]
     current = np.column_stack([model.coef_[[a, b]], model.intercept_[[a, b]]])[:, : len(names)]
     # The effect has the two in the order of their positions.
@@ -293,9 +280,9 @@ def shared_features(model: Any) -> Any:
     edges, names = model.graph_.edges, np.array(model.feature_names_, dtype=str)
     share = np.zeros((len(edges), len(names)))
     if len(edges) and "hub" in state.family.levels:
-        settings, loss = state.settings, state.folded().total
-        hub = hub_alone(state, fit, loss)
-        share = probability_of_sharing(fit.weighed(loss), settings, hub, edges)[:, settings.slopes]
+        own, loss, settings = on_its_columns(fit, state.folded().total, state.settings)
+        hub = hub_alone(state, fit, state.folded().total)
+        share = probability_of_sharing(own.weighed(loss), settings, hub, edges)[:, : len(names)]
     order = np.argsort(-share, axis=1, kind="stable")
     return as_table(
         {

@@ -77,7 +77,8 @@ def _variances(model: GGMTLRegressor) -> np.ndarray:
     # A file keeps standard errors in the units of the data, where that of an intercept depends on the slopes: leave
     # intercepts out.
     scaling = model.scaling_
-    errors = standard_errors(model.state_)[:, : len(scaling.scale)] * scaling.scale / scaling.target_scale
+    d = scaling.n_features
+    errors = standard_errors(model.state_)[:, :d] * scaling.scale[:d] / scaling.target_scale
     return np.pad(
         errors**2, ((0, 0), (0, model.state_.coefficients.shape[1] - errors.shape[1])), constant_values=np.inf
     )

@@ -87,10 +87,12 @@ def blocks_of(
     )
     if not np.array_equal(data.task_names, model.tasks_):
         raise InputError("edge_stability needs rows of exactly the tasks that the model was fitted on.")
-    data = model.state_.check_features(data, type(model).__name__)
+    data = model.state_.expanded(data, type(model).__name__)
     seed = 0 if model.random_state is None else int(model.random_state)
     statistics = TaskStatistics.from_data(data, deal_folds(data, _BLOCKS, seed))
-    return [model.state_.level.weighed(block) for block in model.scaling_.design(statistics)], seed
+    fit = model.state_.level
+    parts = [fit.weighed(block) for block in model.scaling_.design(statistics)]
+    return [part if fit.columns is None else part.of_columns(fit.columns) for part in parts], seed
 
 
 def draw(blocks: Sequence[LeastSquares], random: np.random.Generator) -> np.ndarray:
@@ -125,7 +127,10 @@ def _folded(plan: Plan, blocks: Sequence[LeastSquares], weights: np.ndarray) -> 
 @one_blas_thread()
 def plan_of(model: GGMTLRegressor, blocks: list[LeastSquares]) -> Plan:
     """What all resamples of these blocks share."""
-    settings, fit = model.state_.settings, replace(model.state_.level.centred, reported_weights=None)
+    settings, fit = model.state_.settings, model.state_.level
+    if fit.columns is not None:
+        settings, fit = settings.of_columns(fit.columns), fit.on_its_columns()
+    fit = replace(fit.centred, reported_weights=None)
     folds, first_scored = _folds_of_blocks(model)
     # Few rows fill fewer blocks.
     folds = folds[: len(blocks)]

@@ -51,6 +51,10 @@ class LeastSquares:
             self.gram[tasks], self.moment[tasks], self.target_square[tasks], self.count[tasks], self.noise
         )
 
+    def of_columns(self, columns: np.ndarray) -> LeastSquares:
+        """The loss of models whose coefficients are zero but for these."""
+        return replace(self, gram=self.gram[:, columns[:, None], columns], moment=self.moment[:, columns])
+
     def scaled(self, unit: np.ndarray, order: np.ndarray | None = None) -> LeastSquares:
         """The same loss as a function of coefficients times `unit`, its tasks in another order if one is given."""
         loss = self if order is None else self.of_tasks(order)
@@ -180,6 +184,10 @@ class FoldedLoss:
     def shifted(self, models: np.ndarray) -> FoldedLoss:
         """The same folds as functions of deviations from given models, shape (n, p)."""
         return FoldedLoss(tuple(part.shifted(models) for part in self.parts), self.first_scored)
+
+    def of_columns(self, columns: np.ndarray) -> FoldedLoss:
+        """The same folds, for models whose coefficients are zero but for these."""
+        return FoldedLoss(tuple(part.of_columns(columns) for part in self.parts), self.first_scored)
 
     def without(self, k: int) -> FoldedLoss:
         """The folds other than `k`, still apart."""

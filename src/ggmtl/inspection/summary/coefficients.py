@@ -36,7 +36,7 @@ def sharing_of(model: Any, rows: np.ndarray | None) -> list[dict[str, Any]]:
     common = getattr(model, "hub_coef_", None)
     common = coefficients.mean(axis=0) if common is None else np.append(common, model.hub_intercept_)[: len(names)]
     # What a feature varies by: times a coefficient, a difference in the target.
-    units = np.append(model.scaling_.scale, 1.0)
+    units = np.append(model.scaling_.scale[: model.n_features_in_], 1.0)
     return [
         {
             "feature": name,
@@ -77,7 +77,7 @@ def _own_pull(model: Any, rows: np.ndarray | None, width: int) -> np.ndarray | N
     statistics = getattr(getattr(model, "state_", None), "statistics", None)
     if statistics is not None:
         grams = [np.einsum("npp->p", loss.gram) for loss in model.scaling_.design(statistics)]
-        return np.sum(grams, axis=0) / len(model.tasks_)
+        return np.sum(grams, axis=0)[model.scaling_.is_linear] / len(model.tasks_)
     return None if rows is None else np.full(width, rows.mean())
 
 
@@ -109,10 +109,10 @@ def redundant_features(model: Any) -> list[str]:
         return []
     width = len(model.feature_names_)
     pooled = statistics.cross.sum(axis=(0, 1))
-    mean = pooled[:width, width] / pooled[width, width]
-    covariance = pooled[:width, :width] / pooled[width, width] - np.outer(mean, mean)
+    mean, square = pooled[:width, -2] / pooled[-2, -2], pooled[:width, :width] / pooled[-2, -2]
+    covariance = square - np.outer(mean, mean)
     spread = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    varies = np.flatnonzero(spread > 1e-7 * np.sqrt(np.maximum(np.diag(pooled)[:width] / pooled[width, width], 0.0)))
+    varies = np.flatnonzero(spread > 1e-7 * np.sqrt(np.maximum(np.diag(square), 0.0)))
     if len(varies) < 2:
         return []
     values, vectors = np.linalg.eigh(covariance[np.ix_(varies, varies)] / np.outer(spread[varies], spread[varies]))

@@ -22,7 +22,6 @@ from ggmtl.inspection.summary.coefficients import (
     coefficients_of,
     redundant_features,
     sharing_of,
-    slopes_of,
     task_map_of,
 )
 from ggmtl.inspection.summary.phrases import fingerprint_of, plain, versions
@@ -134,13 +133,12 @@ def _levels(model: Any) -> list[dict[str, Any]]:
     table = getattr(model, "path_", None) or []
     state = getattr(model, "state_", None)
     fits = [] if state is None else list(state.family.levels.values())
-    slopes = slopes_of(model)
     levels = []
     for k, row in enumerate(table):
         # A level loaded from a file, or fitted before a task was attached, has not the models of all tasks.
         graph = model.graph_ if row["chosen"] else None
-        if graph is None and fits and len(fits[k].coefficients) == len(model.tasks_):
-            graph = reported_graph(fits[k], model.tasks_, slopes)
+        if graph is None and state is not None and len(fits[k].coefficients) == len(model.tasks_):
+            graph = reported_graph(fits[k], model.tasks_, state.settings.slopes)
         level = {name: plain(value) for name, value in row.items()}
         levels.append({**level, "name": str(row["level"]), **_level_graph(graph)})
     return levels

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ggmtl.bilevel.level import STRAIGHT
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inspection.summary.phrases import count, interval, percent
@@ -18,7 +19,6 @@ LEVEL_PLACES: dict[str, float] = {
     "described": -0.5,
     "independent": float("inf"),
 }
-SIMPLE_LEVELS = tuple(LEVEL_PLACES)
 LEVEL_NAMES = {
     "pooled": "one model for all",
     "hub": "the common model",
@@ -26,6 +26,11 @@ LEVEL_NAMES = {
     "intercepts": "common slopes",
     "independent": "separate models",
 }
+# Levels of straight lines stand before those with curves, where there are both.
+LEVEL_PLACES |= {f"{name}{STRAIGHT}": place - 10.0 for name, place in LEVEL_PLACES.items()}
+LEVEL_PLACES[f"independent{STRAIGHT}"] = 1e9
+SIMPLE_LEVELS = tuple(LEVEL_PLACES)
+LEVEL_NAMES |= {f"{name}{STRAIGHT}": f"{words}, straight lines" for name, words in LEVEL_NAMES.items()}
 _SIMPLE_VERDICTS = {
     "pooled": "One model serves all tasks: no task differs from the others beyond noise.",
     "hub": "No structure found beyond the common model.",
@@ -70,7 +75,7 @@ def verdict_of(
     if chosen is None:
         links = count(graph.n_edges, "link") if graph.n_edges else "no links"
         return {"kind": "method", "text": f"The method has found {links} between {graph.n_tasks:,} tasks."}
-    name = levels[chosen]["name"]
+    name = levels[chosen]["name"].removesuffix(STRAIGHT)
     if rows is not None and rows.max() <= 1.0:
         text = "Every task has one row only, so nothing can be said about how tasks differ."
         return {"kind": "one row", "text": text}

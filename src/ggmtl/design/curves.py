@@ -1,0 +1,184 @@
+"""Curves: cubic splines of the features, beside their straight lines.
+
+A feature with more than eight distinct values gets three columns g_j(x), the leading directions in which a cubic spline
+departs from a straight line: over the training rows,
+
+    Σ g_j = 0 ,   Σ x g_j = 0 ,   Σ g_j g_l = N if j = l, else 0 .
+
+The spline has its knots at quantiles of the training rows, and goes on as a straight line beyond their range. The
+target has no part in it. With c the coefficients of the columns and β that of x,
+
+    f(x) = βx + Σ_j c_j g_j(x) = (β + Σ_j c_j s_j) x + Σ_j c_j b_j(x) ,   b_j(x) = g_j(x) − s_j (x − x̄) ,
+
+where s_j is the mean slope of g_j over the training rows: b_j has neither mean nor mean slope there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.interpolate import BSpline
+
+from ggmtl.data.task_data import TaskData
+
+DEGREE, N_COLUMNS = 3, 3
+# Features with no more distinct values than this are straight lines.
+FEWEST_VALUES = 8
+# Quantiles between which the cubic pieces lie.
+_QUANTILES = np.linspace(0.0, 1.0, 4)
+# A direction with a smaller share of the largest is told from a straight line by a few rows only.
+_LEAST_SHARE = 1e-3
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Curves of some features.
+
+    Parameters
+    ----------
+    features : array of int, shape (q,)
+        Positions of the features that have a curve.
+    knots : array of shape (q, 4)
+        Where the cubic pieces of each meet, the ends of the training rows included.
+    coefficients : array of shape (q, 6, 3)
+        Of the B-splines behind the columns of each.
+    slopes : array of shape (q, 3)
+        s: mean slope of each column over the training rows.
+    means : array of shape (q,)
+        x̄ of each feature.
+    """
+
+    features: np.ndarray
+    knots: np.ndarray
+    coefficients: np.ndarray
+    slopes: np.ndarray
+    means: np.ndarray
+
+    @classmethod
+    def of_rows(cls, X: np.ndarray, weight: np.ndarray | None = None) -> Curves:
+        """Curves of all features with enough values; `weight` is that of the rows."""
+        weight = np.ones(len(X)) if weight is None else weight
+        found = [(k, _curve(X[:, k], weight)) for k in range(X.shape[1]) if len(np.unique(X[:, k])) > FEWEST_VALUES]
+        if not found:
+            return cls.none()
+        parts = [np.stack(part) for part in zip(*(curve for _, curve in found))]
+        return cls(np.array([k for k, _ in found]), *parts)
+
+    @classmethod
+    def none(cls) -> Curves:
+        """No feature has a curve."""
+        empty = np.empty((0, N_COLUMNS))
+        knots, coefficients = np.empty((0, len(_QUANTILES))), np.empty((0, _n_splines(), N_COLUMNS))
+        return cls(np.empty(0, dtype=np.int64), knots, coefficients, empty, np.empty(0))
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns of all curves."""
+        return self.slopes.size
+
+    @property
+    def feature_of_column(self) -> np.ndarray:
+        """Position of the feature behind every column."""
+        return np.repeat(self.features, N_COLUMNS)
+
+    def mean_slopes(self, n_features: int) -> np.ndarray:
+        """Mean slope of every column in every feature, shape (columns, features)."""
+        out = np.zeros((self.n_columns, n_features))
+        out[np.arange(self.n_columns), self.feature_of_column] = self.slopes.ravel()
+        return out
+
+    def columns(self, X: np.ndarray) -> np.ndarray:
+        """g(x) of every row, shape (rows, columns)."""
+        parts = [self._values(k, X[:, feature]) for k, feature in enumerate(self.features)]
+        return np.concatenate(parts, axis=1) if parts else np.empty((len(X), 0))
+
+    def bends(self, X: np.ndarray) -> np.ndarray:
+        """b(x) of every row: the columns without their mean slope, shape (rows, columns)."""
+        lines = (X[:, self.features] - self.means)[:, :, None] * self.slopes
+        return self.columns(X) - lines.reshape(len(X), -1)
+
+    def column_of(self, feature: int, values: np.ndarray) -> np.ndarray:
+        """g of one feature, shape (values, columns), zero in the columns of other features."""
+        out = np.zeros((len(values), self.n_columns))
+        for k in np.flatnonzero(self.features == feature).tolist():
+            out[:, N_COLUMNS * k : N_COLUMNS * (k + 1)] = self._values(k, values)
+        return out
+
+    def names(self, features: tuple[str, ...]) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(f"{features[k]} (curve {j + 1})" for k in self.features for j in range(N_COLUMNS))
+
+    def expanded(self, data: TaskData) -> TaskData:
+        """Rows with the columns of the curves after the features."""
+        if not self.n_columns:
+            return data
+        X = np.concatenate([data.X, self.columns(data.X)], axis=1)
+        return replace(data, X=X, feature_names=data.columns + self.names(data.columns))
+
+    def _values(self, k: int, x: np.ndarray) -> np.ndarray:
+        low, high = self.knots[k, [0, -1]]
+        spline = _spline(self.knots[k], self.coefficients[k])
+        return _on_line(spline, (x - low) / (high - low))
+
+
+def _n_splines() -> int:
+    return len(_QUANTILES) + DEGREE - 1
+
+
+def _curve(x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Knots, coefficients, mean slopes and the mean of one feature."""
+    values, place = np.unique(x, return_inverse=True)
+    weight = np.bincount(place.reshape(-1), weights=weight)
+    # Where most rows share a few values, the knots are quantiles of the distinct values instead.
+    candidates = [_quantiles(values, weight), _quantiles(values, np.ones(len(values)))]
+    for knots in candidates:
+        if (np.diff(knots) > 0).all():
+            coefficients, slopes, told = _leading(values, weight, knots)
+            if told:
+                break
+    return knots, coefficients, slopes, np.average(values, weights=weight)
+
+
+def _quantiles(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Values at the quantiles, the smallest and the largest included; a weight of two counts a value twice."""
+    total = np.cumsum(weight)
+    return values[np.minimum(np.searchsorted(total, _QUANTILES * total[-1] * (1 - 1e-12)), len(values) - 1)]
+
+
+def _leading(values: np.ndarray, weight: np.ndarray, knots: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Coefficients and mean slopes of the leading columns, and whether the rows tell them from a straight line."""
+    low, high = knots[[0, -1]]
+    u = (values - low) / (high - low)
+    basis, share = _spline(knots, np.eye(_n_splines()))(u), weight / weight.sum()
+    line, root = np.column_stack([np.ones(len(u)), u]), np.sqrt(share)[:, None]
+    fitted = np.linalg.lstsq(root * line, root * basis, rcond=None)[0]
+    _, strength, directions = np.linalg.svd(root * (basis - line @ fitted), full_matrices=False)
+    combined = directions[:N_COLUMNS].T / strength[:N_COLUMNS]
+    # The sign of a singular vector is arbitrary; fixing it keeps results the same on every machine.
+    combined *= np.where(combined[np.abs(combined).argmax(axis=0), range(N_COLUMNS)] < 0, -1.0, 1.0)
+    # 1 and u are B-splines themselves, so what is left without them is one, too.
+    lines = np.column_stack([np.ones(_n_splines()), _greville(knots)])
+    coefficients = combined - lines @ fitted @ combined
+    slopes = share @ _spline(knots, coefficients).derivative()(u) / (high - low)
+    return coefficients, slopes, bool(strength[N_COLUMNS - 1] > _LEAST_SHARE * strength[0])
+
+
+def _spline(knots: np.ndarray, coefficients: np.ndarray) -> BSpline:
+    """The spline over (x − low)/(high − low)."""
+    u = (knots - knots[0]) / (knots[-1] - knots[0])
+    return BSpline(np.pad(u, DEGREE, mode="edge"), coefficients, DEGREE)
+
+
+def _greville(knots: np.ndarray) -> np.ndarray:
+    """Coefficients of u itself: means of neighbouring knots."""
+    t = np.pad((knots - knots[0]) / (knots[-1] - knots[0]), DEGREE, mode="edge")
+    return np.array([t[k + 1 : k + 1 + DEGREE].mean() for k in range(len(t) - DEGREE - 1)])
+
+
+def _on_line(spline: BSpline, u: np.ndarray) -> np.ndarray:
+    """The spline inside [0, 1], and its tangents beyond."""
+    inside = np.clip(u, 0.0, 1.0)
+    ends = spline.derivative()(np.array([0.0, 1.0]))
+    beyond = (u - inside)[:, None]
+    return spline(inside) + beyond * np.where(beyond < 0, ends[0], ends[1])
