@@ -19,9 +19,11 @@ pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
+import ggmtl  # noqa: E402
 from ggmtl.baselines import PooledRegressor  # noqa: E402
 from ggmtl.cli import terminal as output  # noqa: E402
 from ggmtl.cli.app import app  # noqa: E402
+from ggmtl.cli.choices import METHODS  # noqa: E402
 from ggmtl.cli.comparison import compare, methods  # noqa: E402
 from ggmtl.cli.workflow import Columns, load, read_rows  # noqa: E402
 from ggmtl.errors import InputError  # noqa: E402
@@ -141,7 +143,7 @@ def test_the_model_is_there_before_anything_is_said(folder, tmp_path, monkeypatc
     def stop(_):
         raise BrokenPipeError
 
-    monkeypatch.setattr("ggmtl.cli.app.show_summary", stop)
+    monkeypatch.setattr("ggmtl.cli.terminal.show_summary", stop)
     _run("fit", folder / "in.csv", *COLUMNS, "--output", tmp_path / "m.ggmtl")
     assert load(tmp_path / "m.ggmtl")[0].coef_.shape == (4, 3)
 
@@ -542,3 +544,30 @@ def test_output_that_is_not_utf8_has_ascii_symbols_and_no_traceback(tmp_path):
     )
     assert done.returncode == 0, done.stderr.decode("ascii")
     assert "+/- s.e." in done.stdout.decode("ascii")
+
+
+def test_methods_that_help_names_are_those_of_a_comparison():
+    assert tuple(methods()) == METHODS
+
+
+def test_help_loads_neither_models_nor_readers():
+    code = (
+        "import sys, ggmtl\n"
+        "from ggmtl.cli import main\n"
+        "sys.argv = ['ggmtl', 'fit', '--help']\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "print(sorted({'scipy', 'sklearn', 'pandas', 'ggmtl.cli.workflow'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "--task" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_every_public_name_is_there_and_a_wrong_one_is_refused():
+    assert all(getattr(ggmtl, name) is not None for name in ggmtl.__all__)
+    assert set(ggmtl.__all__) <= set(dir(ggmtl))
+    with pytest.raises(AttributeError, match="no attribute 'GGMTLRegresor'"):
+        _ = ggmtl.GGMTLRegresor

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
+from io import TextIOWrapper
 
 from ggmtl.errors import MissingExtraError, require
+
+# For terminals whose encoding lacks a symbol; any other character becomes a question mark.
+_ASCII = {"±": "+/-", "−": "-", "–": "-", "←": "<-", "→": "->", "…": "...", "·": "|", "“": '"', "”": '"', "’": "'"}
 
 
 def main() -> None:
@@ -15,9 +20,24 @@ def main() -> None:
     except MissingExtraError as error:
         sys.stderr.write(f"{error}\n")
         raise SystemExit(1) from None
-    from ggmtl.cli.app import run
+    from ggmtl.cli.app import app
 
-    run()
+    _use_ascii_where_needed()
+    app()
+
+
+def _use_ascii_where_needed() -> None:
+    """Replace symbols that an output cannot encode, such as a Windows console redirected to a file."""
+
+    def replace(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        return "".join(_ASCII.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
+
+    codecs.register_error("ggmtl_ascii", replace)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="ggmtl_ascii")
 
 
 __all__ = ["main"]

@@ -6,35 +6,30 @@ import csv
 import functools
 import warnings
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-import pyarrow as pa
 import typer
 
-from ggmtl import __version__
-from ggmtl.cli import comparison, workflow
-from ggmtl.cli.csv_files import Reading
-from ggmtl.cli.demo import Which, load_demo
-from ggmtl.cli.table_files import MODELS, TABLES, check_output, check_page
-from ggmtl.cli.terminal import (
-    complain,
-    describe_standing,
-    say,
-    show_check,
-    show_comparison,
-    show_summary,
-    use_ascii_where_needed,
-    working,
-)
+import ggmtl
+from ggmtl.cli.choices import METHODS, Decimal, Unseen, Which
+from ggmtl.cli.later import Later
 from ggmtl.errors import GGMTLError, InputError
-from ggmtl.estimators.regressor import GGMTLRegressor
-from ggmtl.inspection.summary.collect import summarize
-from ggmtl.inspection.summary.phrases import count
-from ggmtl.report.page import write_report
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    from ggmtl.cli import comparison, csv_files, table_files, terminal, workflow
+    from ggmtl.cli import demo as demos
+    from ggmtl.inspection.summary import collect, phrases
+    from ggmtl.report import page
+else:
+    comparison, csv_files, demos = Later("ggmtl.cli.comparison"), Later("ggmtl.cli.csv_files"), Later("ggmtl.cli.demo")
+    table_files, terminal, workflow = map(Later, ("ggmtl.cli.table_files", "ggmtl.cli.terminal", "ggmtl.cli.workflow"))
+    collect, phrases = Later("ggmtl.inspection.summary.collect"), Later("ggmtl.inspection.summary.phrases")
+    page = Later("ggmtl.report.page")
 
 app = typer.Typer(
     name="ggmtl",
@@ -60,9 +55,7 @@ Exclude = Annotated[str | None, typer.Option(help="Columns not to learn from, se
 Categorical = Annotated[
     str | None, typer.Option(help="Columns that are categories even where they look like numbers, separated by commas.")
 ]
-Methods = Annotated[
-    str | None, typer.Option(help=f"Any of {', '.join(comparison.methods())}, separated by commas. Default: all.")
-]
+Methods = Annotated[str | None, typer.Option(help=f"Any of {', '.join(METHODS)}, separated by commas. Default: all.")]
 DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows that miss a value.")]
 Missing = Annotated[
     str | None,
@@ -77,30 +70,10 @@ Weights = Annotated[str | None, typer.Option(help="Column of row weights: a weig
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random, folds among it.", min=0)]
 
 
-class Decimal(StrEnum):
-    """The decimal mark of numbers such as 1,234."""
-
-    point = "point"
-    comma = "comma"
-
-
 Mark = Annotated[
     Decimal | None,
     typer.Option("--decimal", help="Decimal mark of a CSV file, for numbers such as 1,234 that could have either."),
 ]
-
-
-class Unseen(StrEnum):
-    """What to do with tasks that were not in the training data."""
-
-    error = "error"
-    hub = "hub"
-
-
-def run() -> None:
-    """Entry point."""
-    use_ascii_where_needed()
-    app()
 
 
 def friendly(command: Callable[..., None]) -> Callable[..., None]:
@@ -111,10 +84,10 @@ def friendly(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*arguments, **options)
         except GGMTLError as error:
-            complain(error)
+            terminal.complain(error)
             raise typer.Exit(1) from None
         except OSError as error:
-            complain(f"{error.filename or 'A file'}: {error.strerror or error}.")
+            terminal.complain(f"{error.filename or 'A file'}: {error.strerror or error}.")
             raise typer.Exit(1) from None
 
     return wrapped
@@ -126,7 +99,7 @@ def root(
 ) -> None:
     """Regression for many related tasks: every task's model, and which tasks are alike."""
     if version:
-        say(f"ggmtl {__version__}")
+        terminal.say(f"ggmtl {ggmtl.__version__}")
         raise typer.Exit()
 
 
@@ -141,15 +114,15 @@ def demo(
     stations: a year of temperatures at 1,020 places from eight days of each. countries: life expectancy since 1952.
     schools: exam scores. The last two need the extra "data".
     """
-    check_page("--output", output)
-    shown = load_demo(what)
-    say(shown.question)
+    table_files.check_page("--output", output)
+    shown = demos.load_demo(what)
+    terminal.say(shown.question)
     model = _fit(shown.frame, shown.data.y, shown.task, candidates=shown.candidates)
-    show_summary(summarize(model))
-    with working("Comparing"):
+    terminal.show_summary(collect.summarize(model))
+    with terminal.working("Comparing"):
         checks = shown.checks(model)
     for check in checks:
-        show_check(check)
+        terminal.show_check(check)
     _write_report(model, output, shown.title)
 
 
@@ -172,18 +145,18 @@ def fit(
     report: Annotated[Path | None, typer.Option(help="Page to write, for example report.html.")] = None,
 ) -> None:
     """Fit every task's model and the graph, and say what was found."""
-    check_output("--output", output, MODELS, [data])
-    check_page("--report", report)
+    table_files.check_output("--output", output, table_files.MODELS, [data])
+    table_files.check_page("--report", report)
     columns = _columns(task, target, features, exclude, categorical, groups, weights)
     rows = _read(data, columns, drop_missing, _reading(decimal, na_values))
     model = _fit(rows.frame, rows.target, task, rows.groups, rows.weights, random_state=seed)
     if output is not None:
         # Save before printing: printing fails if the reader of a pipe has gone.
-        with working("Saving the model"):
+        with terminal.working("Saving the model"):
             workflow.save(model, output, rows.encoding)
-    show_summary(summarize(model))
+    terminal.show_summary(collect.summarize(model))
     if output is not None:
-        say(f"Model: {output}", "dim")
+        terminal.say(f"Model: {output}", "dim")
     if report is not None:
         _write_report(model, report, f"{target} by {task}")
 
@@ -202,7 +175,7 @@ def predict(
     ] = Unseen.error,
 ) -> None:
     """Predict new rows: the file's columns and one more, prediction."""
-    check_output("--output", output, TABLES, [data, model])
+    table_files.check_output("--output", output, table_files.TABLES, [data, model])
     fitted, encoding = workflow.load(model)
     if not isinstance(fitted.task, str):
         raise InputError(f"{model} was not fitted to a table with a task column; use Python to predict with it.")
@@ -213,11 +186,11 @@ def predict(
         workflow.check_tasks(fitted, frame)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        values = np.asarray(fitted.predict(frame))
+        values = fitted.predict(frame)
     _say_warnings(caught)
     workflow.write_predictions(output, data, source, kept, values)
     _say_dropped(source.table.num_rows - len(kept))
-    say(f"{count(len(values), 'prediction')}: {output}")
+    terminal.say(f"{phrases.count(len(values), 'prediction')}: {output}")
 
 
 @app.command()
@@ -228,7 +201,7 @@ def report(
     title: Annotated[str | None, typer.Option(help="Heading of the page.")] = None,
 ) -> None:
     """Write the page about a saved model."""
-    check_page("--output", output)
+    table_files.check_page("--output", output)
     fitted, encoding = workflow.load(model)
     _write_report(fitted, output, title or (f"{encoding.target} by {fitted.task}" if fitted.task else None))
 
@@ -255,11 +228,11 @@ def compare(
     chosen = comparison.choose_methods(_split(methods))
     columns = _columns(task, target, features, exclude, categorical, groups, weights)
     rows = _read(data, columns, drop_missing, _reading(decimal, na_values))
-    with working("Comparing") as step:
+    with terminal.working("Comparing") as step:
         result = comparison.compare(
-            rows, chosen, folds, seed, step.change, lambda standing: step.tell(describe_standing(standing))
+            rows, chosen, folds, seed, step.change, lambda standing: step.tell(terminal.describe_standing(standing))
         )
-    show_comparison(result)
+    terminal.show_comparison(result)
 
 
 @app.command()
@@ -273,9 +246,9 @@ def reproduce(
     """Compute the paper's tables and figures; a run that was stopped continues where it stopped."""
     from ggmtl import reproduce as paper
 
-    with working(f"Computing {what}") as step:
+    with terminal.working(f"Computing {what}") as step:
         paper.run(what, quick, output, lambda done, total, text: step.change(f"{done}/{total} {text}"), jobs)
-    say(f"Pages: {output / 'quick' if quick else output}")
+    terminal.say(f"Pages: {output / 'quick' if quick else output}")
 
 
 @app.command()
@@ -290,15 +263,15 @@ def bench(
 
     data = make_clusters(min(5, tasks), tasks, features, rows, noise=1.0, random_state=0)
     start = perf_counter()
-    with working(f"Fitting {tasks:,} tasks"), warnings.catch_warnings():
+    with terminal.working(f"Fitting {tasks:,} tasks"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
+        model = ggmtl.GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
     fitted = perf_counter()
     model.predict(data.X, tasks=data.tasks)
     done = perf_counter()
-    say(f"{tasks:,} tasks, {len(data.y):,} rows, {count(features, 'feature')}")
-    say(f"fit      {fitted - start:.3f} s")
-    say(f"predict  {done - fitted:.3f} s")
+    terminal.say(f"{tasks:,} tasks, {len(data.y):,} rows, {phrases.count(features, 'feature')}")
+    terminal.say(f"fit      {fitted - start:.3f} s")
+    terminal.say(f"predict  {done - fitted:.3f} s")
 
 
 def _columns(
@@ -314,16 +287,16 @@ def _columns(
     return workflow.Columns(task, target, *lists, groups, weights)
 
 
-def _reading(decimal: Decimal | None, na_values: str | None) -> Reading:
+def _reading(decimal: Decimal | None, na_values: str | None) -> csv_files.Reading:
     missing = None if na_values is None else tuple(_split(na_values) or [])
-    return Reading(None if decimal is None else decimal.value, missing)
+    return csv_files.Reading(None if decimal is None else decimal.value, missing)
 
 
-def _read(data: Path, columns: workflow.Columns, drop_missing: bool, reading: Reading) -> workflow.Rows:
+def _read(data: Path, columns: workflow.Columns, drop_missing: bool, reading: csv_files.Reading) -> workflow.Rows:
     rows = workflow.read_rows(data, columns, drop_missing, reading)
     _say_dropped(rows.n_dropped)
     for note in rows.encoding.notes():
-        say(f"Note: {note}.", "dim")
+        terminal.say(f"Note: {note}.", "dim")
     return rows
 
 
@@ -334,29 +307,29 @@ def _fit(
     groups: np.ndarray | None = None,
     weights: np.ndarray | None = None,
     **options: Any,
-) -> GGMTLRegressor:
+) -> ggmtl.GGMTLRegressor:
     n_tasks = len(frame[task].unique())
-    with warnings.catch_warnings(record=True) as caught, working(f"Fitting {count(n_tasks, 'task')}"):
+    with warnings.catch_warnings(record=True) as caught, terminal.working(f"Fitting {phrases.count(n_tasks, 'task')}"):
         warnings.simplefilter("always")
-        model = GGMTLRegressor(task=task, **options).fit(frame, target, groups=groups, sample_weight=weights)
+        model = ggmtl.GGMTLRegressor(task=task, **options).fit(frame, target, groups=groups, sample_weight=weights)
     _say_warnings(caught)
     return model
 
 
 def _say_warnings(caught: list[warnings.WarningMessage]) -> None:
     for text in dict.fromkeys(str(entry.message) for entry in caught if issubclass(entry.category, UserWarning)):
-        say(f"Note: {text}", "dim")
+        terminal.say(f"Note: {text}", "dim")
 
 
-def _write_report(model: GGMTLRegressor, output: Path, title: str | None) -> None:
-    with working("Writing the report"):
-        write_report(model, output, title)
-    say(f"Report: {output}", "dim")
+def _write_report(model: ggmtl.GGMTLRegressor, output: Path, title: str | None) -> None:
+    with terminal.working("Writing the report"):
+        page.write_report(model, output, title)
+    terminal.say(f"Report: {output}", "dim")
 
 
 def _say_dropped(number: int) -> None:
     if number:
-        say(f"Note: {count(number, 'row')} with missing values left out.", "dim")
+        terminal.say(f"Note: {phrases.count(number, 'row')} with missing values left out.", "dim")
 
 
 def _split(names: str | None) -> list[str] | None:

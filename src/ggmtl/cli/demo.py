@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from ggmtl import baselines
+from ggmtl.cli.choices import Which
 from ggmtl.data.task_data import TaskData
 from ggmtl.datasets.schools import load_exam
 from ggmtl.datasets.splits import split_rows
@@ -38,14 +38,6 @@ class Check:
 
     rows: str
     errors: dict[str, float]
-
-
-class Which(StrEnum):
-    """The demonstrations by name."""
-
-    stations = "stations"
-    countries = "countries"
-    schools = "schools"
 
 
 @dataclass(frozen=True)

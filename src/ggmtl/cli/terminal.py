@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import codecs
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import TextIOWrapper
 from threading import Event, Thread
 from time import perf_counter
 from typing import Any, Literal
@@ -34,24 +31,6 @@ from ggmtl.inspection.summary.words import (
 _GOOD, _QUIET = "green", "dim"
 # Seconds until the first line of progress in a log, and between lines.
 FIRST_LINE, NEXT_LINE = 2.0, 5.0
-
-
-# For terminals whose encoding lacks a symbol; any other character becomes a question mark.
-_ASCII = {"±": "+/-", "−": "-", "–": "-", "←": "<-", "→": "->", "…": "...", "·": "|", "“": '"', "”": '"', "’": "'"}
-
-
-def use_ascii_where_needed() -> None:
-    """Replace symbols that an output cannot encode, such as a Windows console redirected to a file."""
-
-    def replace(error: UnicodeError) -> tuple[str, int]:
-        if not isinstance(error, UnicodeEncodeError):
-            raise error
-        return "".join(_ASCII.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
-
-    codecs.register_error("ggmtl_ascii", replace)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="ggmtl_ascii")
 
 
 def console(error: bool = False) -> Console:
