@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ def split_columns(
         raise InputError(f"Give the tasks either as a column of X (task={task!r}) or as tasks=, not both.")
     frame = as_frame(X, "X")
     if isinstance(frame, nw.DataFrame):
-        matrix, names, labels = _split_frame(frame, task)
+        matrix, names, labels = _split_frame(frame, task, may_hold_tasks=task is None and tasks is None)
     else:
         matrix, labels = _split_array(X, task)
         names = None
@@ -83,7 +84,7 @@ def _labels_in_frame(frame: nw.DataFrame, task: str | int) -> tuple[str, np.ndar
 
 
 def _split_frame(
-    frame: nw.DataFrame, task: str | int | None
+    frame: nw.DataFrame, task: str | int | None, may_hold_tasks: bool
 ) -> tuple[np.ndarray, tuple[str, ...] | None, np.ndarray | None]:
     columns = list(frame.columns)
     labels = None
@@ -96,12 +97,12 @@ def _split_frame(
         raise InputError("Found array with 0 sample(s) while a minimum of 1 is required.")
     matrix = np.empty((len(frame), len(columns)))
     for k, column in enumerate(columns):
-        matrix[:, k] = _numeric_column(frame.get_column(column), column)
+        matrix[:, k] = _numeric_column(frame.get_column(column), column, may_hold_tasks)
     named = all(isinstance(column, str) for column in columns)
     return matrix, tuple(columns) if named else None, labels
 
 
-def _numeric_column(series: nw.Series, name: Any) -> np.ndarray:
+def _numeric_column(series: nw.Series, name: Any, may_be_tasks: bool) -> np.ndarray:
     is_boolean = series.dtype == nw.Boolean
     values = (series.cast(nw.Float64) if is_boolean else series).to_numpy()
     if not (series.dtype.is_numeric() or is_boolean):
@@ -110,9 +111,10 @@ def _numeric_column(series: nw.Series, name: Any) -> np.ndarray:
                 raise ValueError
             values = values.astype(np.float64)
         except (TypeError, ValueError):
+            hint = f" If it says which task a row belongs to, name it: task={name!r}." if may_be_tasks else ""
             raise InputTypeError(
                 f"Column {name!r} is of type {series.dtype} (its first value is {plain(values[0])!r}); features must "
-                "be numeric. Encode it first, for example one 0/1 column per category, or drop it."
+                f"be numeric. Encode it first, for example one 0/1 column per category, or drop it.{hint}"
             ) from None
     values = values.astype(np.float64, copy=False)
     bad = ~np.isfinite(values)
@@ -162,3 +164,23 @@ def read_grid(grid: Any) -> np.ndarray:
     if not np.isfinite(values).all():
         raise InputError(f"grid must hold finite numbers. Got {values[~np.isfinite(values)][0]} instead.")
     return values
+
+
+# Names of columns that say whose a row is.
+_TASK_NAME = re.compile(
+    "(?<![a-z])(task|group|id|subject|person|patient|user|customer|household|school|class|store|shop|site|station|"
+    "sensor|machine|device|country|state|county|city|region|firm|company|product|item|batch)(?![a-z])",
+    re.IGNORECASE,
+)
+# A feature of so few rows per value is more likely a number that happens to be named so.
+_ROWS_PER_TASK = 3
+
+
+def forgotten_tasks(matrix: np.ndarray, names: tuple[str, ...] | None) -> str | None:
+    """A column that is named like a task and has few whole numbers, each in several rows; None if there is none."""
+    for k, name in enumerate(names or ()):
+        if not _TASK_NAME.search(name) or not (matrix[:, k] == np.floor(matrix[:, k])).all():
+            continue
+        if 2 < len(np.unique(matrix[:, k])) <= len(matrix) / _ROWS_PER_TASK:
+            return name
+    return None

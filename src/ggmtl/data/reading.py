@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.validation import column_or_1d
 
-from ggmtl.data.columns import float_array, is_list_of_pairs, join_pairs, split_columns
+from ggmtl.data.columns import float_array, forgotten_tasks, is_list_of_pairs, join_pairs, split_columns
 from ggmtl.data.frames import as_frame, from_tensor, is_missing, plain, series_to_numpy
 from ggmtl.data.labels import read_labels
 from ggmtl.data.task_data import TaskData
@@ -57,6 +57,12 @@ def read_training(
             )
         return _within_range(_one_task_per_column(matrix, target, names, y, sample_weight, groups))
     if labels is None:
+        forgotten = forgotten_tasks(matrix, names)
+        if forgotten is not None:
+            warn_user(
+                f"All rows are taken for one task, and column {forgotten!r} for a feature. If it says which task a row "
+                f"belongs to, name it: {estimator}(task={forgotten!r})."
+            )
         labels = np.full(len(matrix), SINGLE_TASK)
     weight = _weights(sample_weight, len(matrix))
     group = None if groups is None else read_labels(groups, "groups", len(matrix))

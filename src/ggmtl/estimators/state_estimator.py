@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from scipy.stats import norm
 from sklearn.utils.validation import check_is_fitted
 
 from ggmtl.data.columns import feature_position, read_grid
@@ -15,6 +16,7 @@ from ggmtl.data.form import InputForm
 from ggmtl.data.frames import as_table
 from ggmtl.data.labels import locate_tasks, task_position
 from ggmtl.data.task_features import TaskFeatures, read_task_features
+from ggmtl.errors import ParameterError
 from ggmtl.estimators.base import LearnedModels, TaskEstimator, TaskRegressor, all_or_nothing
 from ggmtl.estimators.growing import more_features, more_rows, one_more_task, read_more
 from ggmtl.estimators.model_file import write_model
@@ -27,6 +29,7 @@ from ggmtl.inference.model_evidence import evidence_of
 from ggmtl.inference.uncertainty import noise_ratios, posterior, standard_errors, task_noise
 from ggmtl.inference.unseen import known_of, unseen_models, with_unseen
 from ggmtl.inspection.summary.collect import summarize
+from ggmtl.inspection.summary.notebook import lines_html, notebook_html
 from ggmtl.inspection.summary.outcomes import describe_outcomes
 from ggmtl.inspection.summary.words import describe
 from ggmtl.kernels import one_blas_thread
@@ -85,16 +88,51 @@ class StateEstimator(TaskEstimator):
         ``"(intercept)"``. The table is of the kind given to ``fit``, else of pandas or polars, whichever is
         installed, else a dict of arrays.
         """
+        return as_table(self._coefficient_columns(), self._form.table_kind)
+
+    def _coefficient_columns(self) -> dict[str, np.ndarray]:
         check_is_fitted(self, "coef_")
         names = [*self.feature_names_, *(["(intercept)"] if self.fit_intercept else [])]
         values = np.column_stack([self.coef_, self.intercept_]) if self.fit_intercept else self.coef_
-        columns = {
+        return {
             "task": np.repeat(self.tasks_, len(names)),
             "feature": np.tile(np.array(names, dtype=str), len(self.tasks_)),
             "coefficient": values.ravel(),
             "standard_error": standard_errors(self.state_).ravel(),
         }
-        return as_table(columns, self._form.table_kind)
+
+    def conf_int(self, level: float = 0.95) -> Any:
+        """Intervals of all coefficients, in the units of the data, as a tidy table.
+
+        The columns are task, feature, coefficient, low and high. The bounds lie as many standard errors of
+        ``coefficients()`` from the coefficient as a normal distribution asks for.
+
+        Parameters
+        ----------
+        level : float
+            Share of the intervals that should hold the true value, between 0 and 1.
+        """
+        if not 0.0 < level < 1.0:
+            raise ParameterError(f"level must be between 0 and 1, both excluded. Got {level!r} instead.")
+        columns = self._coefficient_columns()
+        reach = norm.ppf(0.5 + 0.5 * level) * columns.pop("standard_error")
+        value = columns["coefficient"]
+        return as_table(columns | {"low": value - reach, "high": value + reach}, self._form.table_kind)
+
+    def path_table(self) -> Any:
+        """``path_`` as a table: one row per level, in the order in which they were considered."""
+        check_is_fitted(self, "coef_")
+        names = dict.fromkeys(name for row in self.path_ for name in row)
+        columns = {name: [row.get(name) for row in self.path_] for name in names}
+        numeric = {name for name, values in columns.items() if not any(isinstance(v, (str, bool)) for v in values)}
+        return as_table(
+            {
+                # What is not known, such as the error where nothing was held out, is NaN.
+                name: np.array([np.nan if value is None and name in numeric else value for value in values])
+                for name, values in columns.items()
+            },
+            self._form.table_kind,
+        )
 
     def effect(self, feature: str | int, grid: Any = None, task: Any = None) -> Any:
         """The effect of one feature at given values: a curve, or a straight line, with its standard error.
@@ -144,6 +182,15 @@ class StateEstimator(TaskEstimator):
         if self.state_.outcome is not None:
             return describe_outcomes(self)
         return describe(summarize(self))
+
+    def _html_repr(self) -> str:
+        """What a notebook shows: once fitted, what was found, with scikit-learn's list of parameters below it."""
+        parameters = super()._html_repr()
+        if not hasattr(self, "state_"):
+            return parameters
+        is_plain = self.state_.outcome is None
+        found = notebook_html(summarize(self)) if is_plain else lines_html(self.summary())
+        return f"{found}<details><summary>Parameters</summary>{parameters}</details>"
 
     def evidence(self, n_probes: int = 8) -> LevelEvidence:
         """Log evidence of the chosen level, in nats, and how much more it is than that of the hub alone.
