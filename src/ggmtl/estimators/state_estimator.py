@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from scipy.stats import norm
 from sklearn.utils.validation import check_is_fitted
 
 from ggmtl.data.columns import feature_position, read_grid
@@ -16,17 +15,17 @@ from ggmtl.data.form import InputForm
 from ggmtl.data.frames import as_table
 from ggmtl.data.labels import locate_tasks, task_position
 from ggmtl.data.task_features import TaskFeatures, read_task_features
-from ggmtl.errors import ParameterError
 from ggmtl.estimators.base import LearnedModels, TaskEstimator, TaskRegressor, all_or_nothing
 from ggmtl.estimators.growing import more_features, more_rows, one_more_task, read_more
 from ggmtl.estimators.model_file import write_model
 from ggmtl.estimators.outcomes import one_more_outcome, outcome_attributes, refuse
+from ggmtl.estimators.tables import coefficient_columns, interval_columns, path_columns
 from ggmtl.evidence.level_value import LevelEvidence
 from ggmtl.fit.state import FittedState
 from ggmtl.inference.effects import effect_of
 from ggmtl.inference.growth import with_rows
 from ggmtl.inference.model_evidence import evidence_of
-from ggmtl.inference.uncertainty import noise_ratios, posterior, standard_errors, task_noise
+from ggmtl.inference.uncertainty import noise_ratios, posterior, task_noise
 from ggmtl.inference.unseen import known_of, unseen_models, with_unseen
 from ggmtl.inspection.summary.collect import summarize
 from ggmtl.inspection.summary.notebook import lines_html, notebook_html
@@ -88,18 +87,8 @@ class StateEstimator(TaskEstimator):
         ``"(intercept)"``. The table is of the kind given to ``fit``, else of pandas or polars, whichever is
         installed, else a dict of arrays.
         """
-        return as_table(self._coefficient_columns(), self._form.table_kind)
-
-    def _coefficient_columns(self) -> dict[str, np.ndarray]:
         check_is_fitted(self, "coef_")
-        names = [*self.feature_names_, *(["(intercept)"] if self.fit_intercept else [])]
-        values = np.column_stack([self.coef_, self.intercept_]) if self.fit_intercept else self.coef_
-        return {
-            "task": np.repeat(self.tasks_, len(names)),
-            "feature": np.tile(np.array(names, dtype=str), len(self.tasks_)),
-            "coefficient": values.ravel(),
-            "standard_error": standard_errors(self.state_).ravel(),
-        }
+        return as_table(coefficient_columns(self), self._form.table_kind)
 
     def conf_int(self, level: float = 0.95) -> Any:
         """Intervals of all coefficients, in the units of the data, as a tidy table.
@@ -112,27 +101,13 @@ class StateEstimator(TaskEstimator):
         level : float
             Share of the intervals that should hold the true value, between 0 and 1.
         """
-        if not 0.0 < level < 1.0:
-            raise ParameterError(f"level must be between 0 and 1, both excluded. Got {level!r} instead.")
-        columns = self._coefficient_columns()
-        reach = norm.ppf(0.5 + 0.5 * level) * columns.pop("standard_error")
-        value = columns["coefficient"]
-        return as_table(columns | {"low": value - reach, "high": value + reach}, self._form.table_kind)
+        check_is_fitted(self, "coef_")
+        return as_table(interval_columns(self, level), self._form.table_kind)
 
     def path_table(self) -> Any:
         """``path_`` as a table: one row per level, in the order in which they were considered."""
         check_is_fitted(self, "coef_")
-        names = dict.fromkeys(name for row in self.path_ for name in row)
-        columns = {name: [row.get(name) for row in self.path_] for name in names}
-        numeric = {name for name, values in columns.items() if not any(isinstance(v, (str, bool)) for v in values)}
-        return as_table(
-            {
-                # What is not known, such as the error where nothing was held out, is NaN.
-                name: np.array([np.nan if value is None and name in numeric else value for value in values])
-                for name, values in columns.items()
-            },
-            self._form.table_kind,
-        )
+        return as_table(path_columns(self.path_), self._form.table_kind)
 
     def effect(self, feature: str | int, grid: Any = None, task: Any = None) -> Any:
         """The effect of one feature at given values: a curve, or a straight line, with its standard error.
