@@ -13,7 +13,7 @@ from ggmtl.graph.candidates import Candidates
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import LeastSquares
 
-# Up to here a ridge only determines what no row determines.
+# Up to this size a ridge only settles directions that no row determines.
 NEGLIGIBLE_RIDGE = 1e-6
 
 

@@ -75,7 +75,7 @@ def _hash_bits(columns: Iterable[np.ndarray], n_rows: int, seed: int = 0) -> tup
         # Adding zero turns −0.0 into 0.0: equal numbers have equal bits.
         total = total ^ (column + 0.0).view(np.uint64)
         total *= np.uint64(0x9E3779B97F4A7C15)
-        # A product carries upwards only; this brings what the high bits know back down.
+        # Multiplication carries upwards only; this mixes the high bits back into the low ones.
         total ^= total >> np.uint64(32)
     return before, total
 
@@ -91,7 +91,7 @@ def _shuffle(data: TaskData, seed: int) -> tuple[np.ndarray, np.ndarray]:
     features, keys = hash_rows(data, seed)
     decks = data.task_index
     varied = _comes_with_several_targets(decks, features, keys)
-    # Rows of one key may differ in their weights or beyond the rounding: no order of rows decides between these.
+    # Rows of one key may differ in their weights or beyond the rounding. Their order must not matter.
     weight = [] if data.sample_weight is None else [data.sample_weight]
     marks = _hash_bits([*data.X.T, data.y, *weight], len(data))[1]
     if data.groups is None:

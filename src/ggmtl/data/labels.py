@@ -89,7 +89,7 @@ def numbers_in_text(labels: np.ndarray) -> np.ndarray:
 def locate_tasks(tasks: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Position of each label among the sorted tasks, −1 where it is not among them."""
     if _sort(tasks) != _sort(labels):
-        # One label that is no number turns a whole column into text: numbers are then known by how they are written.
+        # One label that is no number turns a whole column into text; numbers are then compared as they are written.
         written = tasks.astype(str)
         order = np.argsort(written)
         found = locate_tasks(written[order], labels.astype(str))

@@ -200,7 +200,7 @@ def _groups_of_copies(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
 
     Equal rows are copies where their x never comes with other targets.
     """
-    # There are a positive and a negative zero.
+    # Zero has two signs in floating point.
     both = np.column_stack([matrix, target]) + 0.0
     rows, place = np.unique(both[:, : matrix.shape[1]], axis=0, return_inverse=True)
     place = place.reshape(-1)

@@ -78,7 +78,7 @@ def markov_clusters(
     if graph.n_tasks == 0:
         return np.empty(0, dtype=np.int64)
     limit = _limit(_walk(graph), inflation, expansion, max_iter, prune, max_entries, tol)
-    # The entries of a column of the limit are equal; half the largest also reads a flow that was cut short.
+    # The entries of a column of the limit are equal; half the largest works for a flow that was cut short, too.
     strong = limit.data >= 0.5 * np.repeat(_column_max(limit), np.diff(limit.indptr))
     return by_size(connected_components(_select(limit, strong), directed=False)[1])
 

@@ -86,7 +86,7 @@ def attach(
     pull = pull_of(fit, noise)
     if rows.count[0] == 0:
         return AttachedTask(common, none, 0.0, fit.coupling, np.diag(1.0 / pull))
-    # A ridge of every coefficient is as many rows with a target of zero.
+    # A ridge on every coefficient acts like one row per coefficient with a target of zero.
     gram = rows.gram[0] + np.diag(np.broadcast_to(ridge, len(common)))
     task = _NewTask(gram, rows.moment[0], float(rows.target_square[0]), noise, pull, common)
     if (fit.edge_values > 0).any() and (fit.coupling > 0).any():
@@ -174,7 +174,7 @@ class _Ties:
             linked = linked[np.argsort(task.misfit(fit.coefficients[linked]))[:_MOST_ALIKE]]
         table = table[linked]
         total, pulled = table.sum(axis=1), table @ fit.coefficients
-        # Tasks of one cluster draw to the same place to rounding: one kind.
+        # Tasks of one cluster give the same prior mean up to rounding: one kind.
         place = np.column_stack([total, pulled])
         largest = np.maximum(np.abs(place).max(axis=0), np.finfo(float).tiny)
         _, first, number = np.unique(np.round(place / largest, 9), axis=0, return_index=True, return_counts=True)
@@ -311,6 +311,6 @@ def insert_task(fit: GraphFit, attached: AttachedTask, position: int, known: np.
         reported_weights=None if shown is None else np.append(shown, beside_heaviest(joined, values, n)[len(edges) :]),
         coupling=attached.coupling,
         coefficients=np.insert(fit.coefficients, position, attached.coefficients, axis=0),
-        # Its rows are too few to tell how noisy it is.
+        # It has too few rows to estimate its noise.
         precisions=None if fit.precisions is None else np.insert(fit.precisions, position, 1.0),
     )

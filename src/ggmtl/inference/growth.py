@@ -111,6 +111,6 @@ def _given(state: FittedState, attached: AttachedTask, position: int, noise: flo
     return {
         "noise": noise,
         "standard_errors": np.insert(known, position, own, axis=0),
-        # A few rows cannot tell how noisy a task is.
+        # A few rows are not enough to estimate the noise of a task.
         "noise_ratios": None if ratios is None else np.insert(ratios, position, 1.0),
     }

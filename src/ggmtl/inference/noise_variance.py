@@ -28,14 +28,14 @@ from ggmtl.solve.solvers import ConjugateGradient
 from ggmtl.solve.system import TaskSystem, inverse_and_log_determinant
 from ggmtl.statistics.least_squares import LeastSquares
 
-# Degrees of freedom from which a residual variance is worth having.
+# Least degrees of freedom for which a residual variance is used.
 _ENOUGH = 20.0
-# Condition of a task's matrix up to which its inverse tells its residuals.
+# Largest condition number of a task's matrix for which residuals are computed from its inverse.
 _WELL_CONDITIONED = 1e6
 # Where a component of the graph is too large to be inverted: how many random signs in all give the trace well enough,
 # the most draws of them, and the relative residual of their solves.
 _SIGNS, _MOST_DRAWS, _DRAW_TOL = 20_000, 8, 1e-2
-# Steps after which a preconditioner that knows the graph takes over.
+# Steps after which the preconditioner with the graph level takes over.
 _TRIAL = 400
 
 

@@ -208,7 +208,7 @@ def _separate_posterior(fit: GraphFit, problem: InnerProblem, settings: Settings
     noise, ratio = separate_scales(loss, settings.slopes)
     index = np.arange(loss.n_features)
     ridge = np.broadcast_to(problem.ridge, loss.moment.shape)
-    # Enough for an inverse where the ridge is zero and rows are lacking.
+    # Makes the block invertible where the ridge is zero and the task has too few rows.
     ridge = np.maximum(ridge, np.where(settings.slopes, 1e-10 * np.einsum("npp->n", loss.gram)[:, None], 0.0))
     A, inside = loss.gram.copy(), loss.gram.copy()
     A[:, index, index] += ridge
@@ -249,7 +249,7 @@ def _sampled_blocks(system: TaskSystem, n_samples: int, seed: int) -> np.ndarray
     n, p = system.shape
     total, done = np.zeros((n, p, p)), 0
     while done < n_samples:
-        # So many columns are solved one by one, in the quickest way there is.
+        # Many columns are solved one by one, which is the fastest way.
         batch = min(p, n_samples - done)
         noise = _noise_of_precision(system, batch, random)
         rest = prepared.solve(noise, tol=_SAMPLE_TOL).require(1e-3).value - inverse @ noise

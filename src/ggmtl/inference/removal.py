@@ -152,7 +152,7 @@ class EdgeRemovals:
         if fit.columns is not None:
             folded = folded.of_columns(fit.columns)
             fit, settings = fit.on_its_columns(), settings.of_columns(fit.columns)
-        # Descriptors stay as they are: the edge ties deviations from what they tell.
+        # The effects of descriptors are held: an edge ties only the deviations from them.
         self._means = np.zeros((1, 1)) if fit.means is None else fit.means.models
         if fit.means is not None:
             folded, fit = folded.shifted(self._means), fit.centred
@@ -161,7 +161,7 @@ class EdgeRemovals:
         self._scored = [(TrainedModels.of(fit, training, settings), scored) for training, scored in rows]
         self._total = TrainedModels(*present_problem(fit, folded.total, settings), fit.deviations)
         is_separable = self._total.problem.penalty == "squared_l2" and np.isfinite(fit.hub).all()
-        # Rows that are weighted by their noise vary by σ², as does what one model for all tasks leaves.
+        # Rows weighted by their noise have variance σ², and so have the residuals of one model for all tasks.
         self._ratios = ratios if is_separable and fit.precisions is None else None
 
     @one_blas_thread()

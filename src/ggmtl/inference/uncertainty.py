@@ -47,7 +47,7 @@ def noise_ratios(state: FittedState, folded: FoldedLoss | None = None) -> np.nda
         found = noise_choice.noise_ratios(fit.hub, total, state.settings.sizes)
         if found is None:
             return None
-        # A task without rows, or one that was added later, is as noisy as the mean of all.
+        # A task without rows, or one that was added later, gets the mean noise of all tasks.
         ratios = np.ones(len(state.task_names))
         ratios[fitted] = np.where(total.count > 0, found, 1.0)
         return ratios
@@ -85,7 +85,8 @@ def _posterior(state: FittedState) -> Posterior:
     joint = with_mean_doubt(joint, fit, total)
     if not state.attached:
         return joint
-    # A task that was added later has a prior of its own, with the others held fixed; none where one model serves all.
+    # A task that was added later has a prior of its own, with the others held fixed. With one model for all tasks it
+    # has none.
     pooled = not np.isfinite(fit.hub).all()
     blocks = np.empty((len(state.task_names), *joint.new_task.shape))
     blocks[fitted] = joint.covariance

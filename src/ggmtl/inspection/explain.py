@@ -223,7 +223,7 @@ def _agreements(
     T = model.scaling_.user_map()
     names = [*model.feature_names_, *(["(intercept)"] if model.scaling_.intercept else [])]
     current = np.column_stack([model.coef_[[a, b]], model.intercept_[[a, b]]])[:, : len(names)]
-    # The effect has the two in the order of their positions.
+    # In the effect the two tasks are in the order of their positions.
     order = [0, 1] if a < b else [1, 0]
     before, after = effect.before[order] @ T.T, effect.after[order] @ T.T
     difference, moved = after[0] - after[1], before - after

@@ -1,4 +1,4 @@
-"""Tasks that are unlike all others.
+"""Outlying tasks: those unlike all others.
 
 Clusters of three tasks or more (or all tasks, where there are none) have centres c_g, the medians of their models, and
 a spread s_k about them. A task outside of all clusters is unlike all others when

@@ -1,4 +1,4 @@
-"""What a resample of the rows is, and which graph it would have given.
+"""Resamples of the rows, and the graph that each of them gives.
 
 The rows of every task are dealt once into small blocks. A bootstrap resample draws, per task, as many blocks as there
 are, with replacement; its statistics are a weighted sum of the blocks' statistics, so no row is read twice. With the
@@ -262,7 +262,7 @@ def _relearn_by_validation(plan: Plan, folded: FoldedLoss) -> np.ndarray:
 
     box = Box(plan.fixed.astype(float), np.ones(len(plan.fixed)))
     proposed = np.any(plan.masks, axis=0)
-    # Edges at zero have no way back under the entropy's infinite slope: give them a start inside.
+    # The entropy's slope at zero is infinite, so that an edge at zero stays there: start inside instead.
     start = np.where(proposed, np.maximum(plan.start.edge_values, 0.1 * _typical(plan.start, 0.5)), 0.0)
     found = quasi_newton(objective, box.project(start), box, max_iter=_STEPS, tol=plan.settings.tol)
     return np.where(proposed, found.x, 0.0)

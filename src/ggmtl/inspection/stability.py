@@ -1,4 +1,4 @@
-"""How often each edge would be found again, had the rows fallen out otherwise."""
+"""How often each edge is found again on resampled rows."""
 
 from __future__ import annotations
 

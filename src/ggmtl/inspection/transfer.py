@@ -211,7 +211,7 @@ def _by_density(
     result: Family, errors: FoldErrors, table: Sequence[dict[str, Any]]
 ) -> tuple[Family, FoldErrors, list[int]]:
     """Simple levels first, graphs from sparse to dense, separate models last; and how many edges each has."""
-    # The table knows it of a model from a file, too. Simple levels that were put before it have no edges.
+    # The table has it for a model from a file, too. Simple levels before it have no edges.
     edges = [0] * (len(result.levels) - len(table)) + [int(row["n_edges"]) for row in table]
     places = [LEVEL_PLACES.get(level.name, float(number)) for level, number in zip(result.levels.values(), edges)]
     order = sorted(range(len(places)), key=places.__getitem__)
@@ -285,7 +285,8 @@ def _task_gains(errors: FoldErrors, level: int, reference: int) -> tuple[Gain, .
     centred = np.where(errors.count > 0, difference - mean * errors.count, 0.0)
     deviation = np.sqrt((centred**2).sum(axis=0) * folds / np.maximum(folds - 1, 1)) / rows
     if len(difference) == 1:
-        # Errors summed over folds, as a small file keeps them, have no spread within a task: tasks lend theirs.
+        # Errors summed over folds, as a small file keeps them, have no spread within a task. The spread between tasks
+        # is used.
         deviation = np.nanstd(mean * np.sqrt(count)) / np.sqrt(rows)
     base = errors.task_mean()[reference]
     return tuple(_relative(float(m), float(s), float(b)) for m, s, b in zip(mean, deviation, base))

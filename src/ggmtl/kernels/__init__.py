@@ -322,7 +322,7 @@ def _shared_conjugate_gradient(
     product, _ = total(form.descend_rows, inverse, 0.0, image, image, value, residual, correction)
     direction = correction.copy()
     steps, best, since_best = 0, np.inf, 0
-    # A block in float32 may have lost its definiteness; then this is no descent.
+    # A block may no longer be positive definite in float32; the direction is then no descent direction.
     while steps < max_iter and product > 0:
         common = form.common_part(operator, _input(direction))
         curvature = total(form.system_rows, operator, _input(direction), common, image)

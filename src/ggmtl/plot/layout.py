@@ -112,7 +112,7 @@ def _lengths(inside: Any) -> sparse.csr_array:
 
 
 def _classical_scaling(distance: np.ndarray) -> np.ndarray:
-    """The plane that keeps squared distances best; a ripple parts tasks that would fall on one point."""
+    """Classical scaling to the plane; a small ripple separates tasks that would fall on one point."""
     squared = distance**2
     centred = -0.5 * (squared - squared.mean(axis=0) - squared.mean(axis=1)[:, None] + squared.mean())
     n = len(distance)

@@ -131,7 +131,7 @@ def _draw_tasks(ax, tasks: TaskGraph, clusters, confidence, points) -> None:
 
 
 def label_order(tasks: TaskGraph, clusters: np.ndarray) -> list[int]:
-    """Tasks that deserve a label, the first most: all of up to 100, else the best joined of each cluster."""
+    """Tasks to label, most important first: all of up to 100, else the best connected of each cluster."""
     by_degree = np.argsort(-tasks.degrees(), kind="stable")
     if tasks.n_tasks <= 100:
         return by_degree.tolist()

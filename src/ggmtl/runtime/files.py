@@ -31,7 +31,7 @@ def write_whole(path: str | Path, content: bytes) -> None:
     except OSError as error:
         if error.errno is None:
             raise
-        # The user asked for `path`; the name of the temporary file would say nothing to them.
+        # The user asked for `path`; the name of the temporary file would mean nothing to them.
         raise type(error)(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)

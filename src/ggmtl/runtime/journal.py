@@ -99,11 +99,11 @@ class Journal:
         return self.store.steps.get(self.prefix + name)
 
     def note(self, name: str, value: Any) -> None:
-        """Remember in memory only: what to hand out when an interruption ends the fit."""
+        """Remember, in memory only, the result to return when an interruption ends the fit."""
         self.store.notes[self.prefix + name] = value
 
     def noted(self, name: str) -> Any:
-        """What :meth:`note` remembered, None where there is nothing."""
+        """The value given to :meth:`note`, None where there is none."""
         return self.store.notes.get(self.prefix + name)
 
     def save(self, finished: bool = False) -> None:

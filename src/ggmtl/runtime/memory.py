@@ -6,7 +6,7 @@ import os
 
 from ggmtl.errors import MemoryShortageError
 
-# Needs below this are not worth a question to the system.
+# Below this many bytes the system is not asked.
 _SMALL = 1 << 28
 
 

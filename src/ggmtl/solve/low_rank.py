@@ -26,8 +26,8 @@ from ggmtl.solve.system import TaskSystem
 # and without: 200 tasks, 200 features, 20 rows 13.9 and 17.3; 300, 100, 15: 5.5 and 6.5; 500, 60, 10: 2.6 and 3.0.
 # r is at most this share of p; R and T then hold two thirds of the numbers of one block, G and its inverse two blocks.
 _RANK_SHARE = 1 / 3
-# Up to this ratio of the graph to hub and ridge, which alone hold what no row tells, B alone takes at most 60 steps,
-# each a third of the cost of a cycle.
+# Hub and ridge alone hold the directions that the rows leave open. Up to this ratio of graph to hub and ridge, B alone
+# takes at most 60 steps, each a third of the cost of a cycle.
 _WEAK_COUPLING = 20.0
 # Share of a diagonal entry that may be left after r steps: rounding.
 _ROUNDING = 1e-14
@@ -122,7 +122,7 @@ def factor_rows(gram: np.ndarray, most: int) -> np.ndarray | None:
     for step in range(most + 1):
         pivot = np.argmax(left / scale, axis=1)
         height = left[task, pivot]
-        # A task that is done gets a row of zeros.
+        # A task that is fully factorised gets a row of zeros.
         going = height > _ROUNDING * p * scale[task, pivot]
         if not going.any():
             return np.ascontiguousarray(rows[:, : max(step, 1)])

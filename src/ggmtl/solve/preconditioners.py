@@ -17,13 +17,13 @@ from ggmtl import kernels
 from ggmtl.errors import SingularSystemError
 from ggmtl.solve.system import TaskSystem, inverse_and_log_determinant, laplacian
 
-# By how much a polynomial lowers the error: hardly more pays, as the graph level is an approximation itself.
+# Factor by which a polynomial lowers the error. More accuracy does not pay, as the graph level is an approximation.
 _POLYNOMIAL_ACCURACY = 0.2
 # Up to this ratio of coupling to data block-Jacobi alone takes at most 25 iterations to 1e-8 (on latent graphs of one
 # to twenty dimensions), each a third to a seventh of the cost of a two-level iteration.
 _WEAK_COUPLING = 5.0
-# Tasks whose gram matrices have, on average, less than this share of their directions in use leave much of the
-# system to the graph alone; a second smoothing step then pays for itself.
+# If the data of a task determine, on average, less than this share of its coefficients, the graph determines much of
+# the solution, and a second smoothing step pays for itself.
 _FULL_RANK_SHARE = 0.5
 # Two Jacobi steps before and after each coarse correction; their lengths, in units of 1/ρ(D⁻¹A), are the inverse
 # Chebyshev nodes of [1/8, 1], the part of the spectrum that the coarse levels leave to smoothing. At equal cost
@@ -187,7 +187,7 @@ def coupling_ratio(system: TaskSystem) -> float:
 
 
 def _coordinate_groups(system: TaskSystem, own: np.ndarray) -> list[np.ndarray]:
-    """Coordinates that are tied about alike, given the mean curvature of the tasks' losses in each, shape (p,)."""
+    """Groups of coordinates with similar strengths, given the mean curvature of the tasks' losses, shape (p,)."""
     if system.edge_weights.ndim == 1 and np.ptp(system.coupling) == 0 and np.ptp(system.hub) == 0:
         return [np.arange(len(system.coupling))]
     if system.edge_weights.ndim == 2:
@@ -276,7 +276,7 @@ class Polynomial:
 
     @property
     def condition(self) -> float:
-        """Condition number of what the polynomial is made for."""
+        """Condition number of the interval that the polynomial is made for."""
         return self.highest / self.lowest
 
     @property
@@ -294,7 +294,7 @@ class Polynomial:
         value, weight = step.copy(), 2.0 * ratio
         for _ in range(self.degree - 1):
             following = 1.0 / (1.0 / ratio - weight)
-            # In place: the vectors are large, and memory is what this waits for.
+            # In place: the vectors are large, and memory bandwidth limits the speed.
             residual = kernels.sparse_product(self.matrix, value)
             np.subtract(columns, residual, out=residual)
             residual *= (2.0 * following / radius) * self.inverse_diagonal
@@ -359,5 +359,5 @@ class AggregationCycle:
 
 
 def _filled(diagonal: np.ndarray) -> np.ndarray:
-    """One in place of zero: an empty aggregate is prolonged to nothing, so that any value will do."""
+    """Replace zeros by ones: an empty aggregate is prolonged to zero, so any value works."""
     return np.where(diagonal > 0, diagonal, 1.0)

@@ -23,13 +23,13 @@ from ggmtl.solve.preconditioners import BlockJacobi, Preconditioner, TwoLevel, m
 from ggmtl.solve.system import Experience, Solution, TaskSystem, norms, relative_residual
 
 # Conjugate gradients lower the error at every step but not the residual, which may rise for dozens of steps
-# before it falls; only longer standstill is rounding.
+# before it falls. Only a longer standstill is due to rounding.
 _PATIENCE = 100
-# Of many tasks, a fused step of block-Jacobi costs a tenth of a two-level cycle, and needs nothing but the blocks.
-# So it may try for this many steps before the cycle, which takes 25 at most, takes over.
+# With many tasks a fused step of block-Jacobi costs a tenth of a two-level cycle and needs only the blocks. It is
+# tried for this many steps before the cycle, which takes at most 25, takes over.
 _TRIAL = 300
-# A relative residual that steps reach in any system that is not nearly singular. Where they do not, factors take over
-# if they can be had: of the parts of the graph, or of the whole system.
+# Conjugate gradients reach this relative residual unless a system is nearly singular. Where they do not, Cholesky
+# factors take over if they fit: of the components of the graph, or of the whole system.
 _GOOD = 1e-6
 
 
@@ -87,14 +87,14 @@ class ConjugateGradient:
         """Build the default preconditioner: of many tasks block-Jacobi on trial."""
         if system.shape[0] <= system.sizes.dense_graph or not system.is_separable:
             return cls(system, make_preconditioner(system), has_reserve=True)
-        # Half the memory and half the reading; what float32 loses, the trial may.
+        # float32 takes half the memory and half the reading, and is accurate enough for the trial.
         narrow = kernels.is_shared(system.gram.size, system.sizes)
         blocks = BlockJacobi.of(system, np.float32 if narrow else np.float64)
         return cls(system, blocks, trial=_TRIAL, has_reserve=True)
 
     @cached_property
     def stronger(self) -> ConjugateGradient:
-        """What takes over where the trial fails."""
+        """The solver that takes over when the trial of block-Jacobi fails."""
         return replace(
             self,
             preconditioner=make_preconditioner(self.system),
@@ -141,8 +141,8 @@ class ConjugateGradient:
         return replace(rest, iterations=iterations, applications=applications)
 
     def _by_columns(self, right: np.ndarray, start: np.ndarray | None, tol: float) -> Solution:
-        """One right-hand side after the other: the fused step takes one, and is faster even so."""
-        # One preparation for all of them, where they are so few numbers that it would count.
+        """Solve one right-hand side after the other: the fused step takes only one, and is still faster."""
+        # Small systems prepare the kernel once for all right-hand sides: it would cost much of the time.
         if not kernels.is_shared(self.system.gram.size, self.system.sizes) and not self.experience.trial_failed:
             together = self._columns_together(right, start, tol)
             if together.succeeded:
@@ -157,9 +157,9 @@ class ConjugateGradient:
         return max(found, key=lambda one: one.residual)
 
     def _columns_together(self, right: np.ndarray, start: np.ndarray | None, tol: float) -> Solution:
-        """One round of the fused step for every right-hand side; what it leaves is the true residual."""
+        """One round of the fused step for every right-hand side, with the true residual."""
         value = np.zeros_like(right) if start is None else start.copy()
-        # Whether blocks are inverted well enough is asked of one right-hand side; the true residual tells in the end.
+        # The inverted blocks are checked on one right-hand side; the true residual is checked at the end.
         cycle = self._compiled_cycle(right.sum(axis=2), tol)
         if cycle is None:
             return Solution(value, 0, np.inf, "max_iter")
@@ -230,7 +230,7 @@ class ConjugateGradient:
             correction = self.preconditioner(residual)
             product = _dots(residual, correction)
             beta = np.where(previous > 0, product / np.where(previous > 0, previous, 1.0), 0.0)
-            # In place, and nothing kept for longer than it is needed: the vectors may fill much of the memory.
+            # In place, and freed as soon as possible: the vectors may fill much of the memory.
             direction *= beta
             direction += correction
             image = self.system.apply(direction)

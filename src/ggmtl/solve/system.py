@@ -260,7 +260,7 @@ def inverse_and_log_determinant(matrix: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def norms(values: np.ndarray) -> np.ndarray:
-    """Of every right-hand side of shape (n, p), or (n, p, r) for r of them."""
+    """Norm of every right-hand side of shape (n, p), or (n, p, r) for r of them."""
     return np.sqrt(np.einsum("np...,np...->...", values, values))
 
 

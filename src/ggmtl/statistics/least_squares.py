@@ -137,10 +137,10 @@ def sum_of(losses: Iterable[LeastSquares]) -> LeastSquares:
 def single_rows(loss: LeastSquares) -> bool:
     """Whether no task has two rows that differ: G_i = g zzᵀ, m_i = g y z and t_i = g y² for each."""
     if loss.n_features == 1:
-        # Any rows look like one where targets are proportional to the feature; weights aside, their number tells.
+        # Where targets are proportional to the feature, several rows look like one; their number distinguishes these.
         return float(loss.count.max(initial=0.0)) <= 1.0
     trace = np.einsum("nkk->n", loss.gram)
-    # In units of its own, lest squares of squares overflow; a task without rows has none.
+    # In units of the task, so that squares of squares do not overflow; a task without rows has none.
     unit = np.where(trace > 0, trace, 1.0)
     gram, moment = loss.gram / unit[:, None, None], loss.moment / np.sqrt(unit)[:, None]
     one = np.einsum("nkl,nkl->n", gram, gram) >= (1.0 - 1e-12) * (trace > 0)

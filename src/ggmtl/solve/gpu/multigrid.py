@@ -37,7 +37,7 @@ _CHOSEN = 2**62
 
 @dataclass(frozen=True)
 class GraphLevel:
-    """A graph and, but for the coarsest, how its nodes are put together.
+    """A graph and, except for the coarsest, the aggregates of its nodes.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def aggregate_nodes(edges: Tensor, weights: Tensor, degree: Tensor) -> tuple[Ten
 def _roots(edges: Tensor, n: int) -> Tensor:
     """A maximal set of nodes with edges, pairwise more than the root distance apart."""
     source, target = _both_ways(edges)
-    # A multiple of an odd number modulo 2³² never repeats, and mixes the order that tasks came in.
+    # Multiples of an odd number modulo 2³² never repeat, so this is a random-looking order without ties.
     priority = (torch.arange(n, device=edges.device) * 2654435761) % 2**32 + 1
     linked = torch.zeros(n, dtype=torch.bool, device=edges.device)
     linked[source] = True

@@ -161,7 +161,7 @@ def inverse_factor(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def inverse_blocks(gram: Tensor, diagonal: Tensor, *, store: torch.dtype | None = None) -> Tensor:
-    """(G_i + diag(s_i))⁻¹, in the type of s or in that of `store`, if that will do for every block.
+    """(G_i + diag(s_i))⁻¹, in the type of s or in that of `store` if every block is positive definite in it.
 
     Raises
     ------

@@ -30,7 +30,7 @@ from ggmtl.solve.gpu.system import TensorSystem
 _FIRST_LOOK, _TRIAL = 24, 150
 # Tasks whose data leave more than about half of their directions to the graph get a second sweep.
 _FULL_RANK_SHARE = 0.5
-# Steps between two looks at the norms, and steps without progress that end a round.
+# Steps between two checks of the norms, and steps without progress that end a round.
 _STEPS_PER_CHECK = 4
 _PATIENCE = 100
 # Beyond this many unknowns a step takes far longer than a check of the norms, which may save steps.
@@ -55,7 +55,7 @@ class TensorSolution:
     status: str
 
     def after(self, first: TensorSolution) -> TensorSolution:
-        """This one, which went on from `first`: the steps of both count."""
+        """This solution, continued from `first`, with the steps of both."""
         return replace(self, iterations=self.iterations + first.iterations)
 
     def require(self, accuracy: float) -> TensorSolution:
@@ -236,7 +236,7 @@ class TensorSolver:
 
 
 def _is_slow(before: int, wanted: float, first: float, steps: int, norm: float) -> bool:
-    """Whether the trial would not do at the rate so far; `wanted` is the logarithm of what is to be gained."""
+    """Whether the trial would take too many steps at the rate so far; `wanted` is the log of the reduction."""
     taken = before + steps
     return taken >= _FIRST_LOOK and taken * wanted > _TRIAL * log(max(first / norm, 1.0))
 
@@ -256,7 +256,7 @@ def _step(cycle: Cycle, search: _Search, value: Tensor, residual: Tensor) -> Non
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """The quotient, and zero where the denominator is not positive: nothing is left to do in that column."""
+    """The quotient, and zero where the denominator is not positive, because that column is solved."""
     return torch.where(denominator > 0, numerator / denominator, 0.0)
 
 

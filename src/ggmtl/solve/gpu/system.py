@@ -102,7 +102,7 @@ class TensorSystem:
 
     @cached_property
     def pull(self) -> Tensor:
-        """Λ_k Σ_j w_ij + h_k, what graph and hub hold a coefficient with, shape (n, p)."""
+        """Λ_k Σ_j w_ij + h_k, the strength of graph and hub on a coefficient, shape (n, p)."""
         degrees = self.adjacency @ self.weights.new_ones(self.shape[0], 1)
         return (degrees * self.coupling).add_(self.hub)
 

@@ -184,7 +184,7 @@ class RowReader:
 
     def _floats(self, array: pa.Array, name: str, keep: np.ndarray) -> np.ndarray:
         values = _to_floats(array)
-        # The sum is finite only if every value is, and is far cheaper to look at than every value.
+        # The sum is finite only if every value is, and checking it is far cheaper than checking every value.
         with np.errstate(over="ignore", invalid="ignore"):
             suspicious = not np.isfinite(values.sum())
         if suspicious:
@@ -216,7 +216,7 @@ class RowReader:
         weight = self._floats(batch.column(name), name, keep)
         if (weight < 0).any():
             raise InputError(f"{self._source}: column {name!r} has a negative weight.")
-        # Read as they come, rows cannot be brought to a mean weight of one; missing values are judged elsewhere.
+        # Read as they come, rows cannot be brought to a mean weight of one; missing values are checked elsewhere.
         known = weight[np.isfinite(weight)]
         if not are_counts(known):
             raise InputError(
