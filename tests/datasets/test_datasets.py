@@ -635,3 +635,38 @@ def test_bands_of_intake_have_the_order_of_the_reading_scores():
     means = [np.average(reading, weights=band) for band in (bottom, mid, top)]
     assert means == sorted(means)
     assert means[2] - means[0] > 2.0
+
+
+# ---------------------------------------------------------------------- classes and counts
+
+
+@pytest.mark.parametrize("family", ["logistic", "poisson"])
+def test_classes_and_counts_have_the_means_that_their_coefficients_say(family):
+    data = datasets.make_clusters(2, n_tasks=4, n_features=3, n_samples=5000, family=family, random_state=0)
+    predictor = (data.X * data.coefficients[data.task_index]).sum(axis=1)
+    mean = np.exp(predictor) if family == "poisson" else 1 / (1 + np.exp(-predictor))
+    residual = data.y - mean
+    variance = mean if family == "poisson" else mean * (1 - mean)
+    assert abs(residual.sum()) < 4 * np.sqrt(variance.sum())
+    np.testing.assert_allclose((residual**2).sum() / variance.sum(), 1.0, atol=0.05)
+    assert data.test is not None
+    assert set(np.unique(data.test.y)) >= {0.0, 1.0}
+
+
+def test_a_family_that_is_not_known_is_refused():
+    with pytest.raises(ParameterError, match="family"):
+        datasets.make_clusters(family="gamma")
+    with pytest.raises(ParameterError, match="noise"):
+        datasets.make_clusters(family="poisson", noise=1.0)
+
+
+def test_landmine_reads_one_task_per_cell(tmp_path):
+    rng = np.random.default_rng(0)
+    cells = np.empty((2, 2), dtype=object)
+    for k, rows in enumerate((3, 4)):
+        cells[0, k], cells[1, k] = rng.standard_normal((rows, 9)), np.eye(rows)[:, :1]
+    savemat(tmp_path / "mines.mat", {"feature": cells[:1], "label": cells[1:]})
+    data = datasets.load_landmine(tmp_path / "mines.mat")
+    assert data.X.shape == (7, 9)
+    assert data.tasks.tolist() == [1, 1, 1, 2, 2, 2, 2]
+    assert data.y.sum() == 2

@@ -6,7 +6,13 @@ import pytest
 from ggmtl.bilevel.level import Settings
 from ggmtl.evidence.laplace import LaplaceLoss, common_model, hub_mode
 from ggmtl.fit.outcome_levels import graph_mode, hub_level, null_model, pooled_level, separate_level
-from ggmtl.fit.predictor_average import HeldOutRows, average_weights, cross_fitted_predictor, slope_errors
+from ggmtl.fit.predictor_average import (
+    HeldOutRows,
+    average_weights,
+    block_importance,
+    cross_fitted_predictor,
+    slope_errors,
+)
 from ggmtl.graph.candidates import as_candidates
 from ggmtl.losses.rowwise import LOSSES
 from ggmtl.losses.task_rows import sorted_rows
@@ -100,11 +106,20 @@ def test_a_level_that_is_much_better_gets_the_weight():
     np.testing.assert_allclose(average_weights(rows, LOSSES["logistic"], 1), [0, 1], atol=1e-6)
 
 
-def test_levels_that_are_equally_good_leave_the_preferred_one_alone():
+def test_levels_that_differ_by_noise_alone_share_the_weight():
     rng = np.random.default_rng(0)
-    target, noise = rng.poisson(2.0, 300).astype(float), 0.01 * rng.standard_normal((2, 300))
+    target, noise = rng.poisson(2.0, 3000).astype(float), 0.3 * rng.standard_normal((2, 3000))
     rows = held_out(np.log(2.0) + noise, target)
-    np.testing.assert_allclose(average_weights(rows, LOSSES["poisson"], 1), [0, 1], atol=1e-6)
+    np.testing.assert_allclose(average_weights(rows, LOSSES["poisson"], 1), [0.5, 0.5], atol=0.1)
+
+
+def test_rows_that_no_level_explains_count_less():
+    target = np.full(300, 2.0)
+    target[::10] = 60.0
+    rows = held_out(np.full((2, 300), np.log(2.5)), target, n_tasks=10)
+    importance = block_importance(rows, LOSSES["poisson"])
+    assert (importance[rows.task == 0] < 0.5).all()
+    assert (importance[rows.task != 0] == 1.0).all()
 
 
 @pytest.mark.parametrize("name", ["logistic", "poisson", "squared"])
@@ -115,10 +130,10 @@ def test_the_weights_minimise_the_penalised_loss(name):
     rows, loss = held_out(rng.standard_normal((3, 400)) + target - 0.5, target), LOSSES[name]
     alpha = average_weights(rows, loss, 0)
     assert alpha.sum() == pytest.approx(1.0)
-    slopes = slope_errors(rows, loss, 0)
+    slopes, importance = slope_errors(rows, loss, 0), block_importance(rows, loss)
 
     def objective(weights):
-        return loss.value(weights @ rows.predictors, target).sum() + slopes @ weights
+        return importance @ loss.value(weights @ rows.predictors, target) + 0.25 * slopes @ weights
 
     grid = [np.array([a, b, 1 - a - b]) for a in np.linspace(0, 1, 41) for b in np.linspace(0, 1 - a, 41)]
     assert objective(alpha) <= min(map(objective, grid)) + 0.05

@@ -4,6 +4,7 @@ In: sizes and a seed, or files (downloaded once and checked by their hash). Out:
 """
 
 from ggmtl.datasets.generators import make_clusters, make_line, make_star, make_tree
+from ggmtl.datasets.landmine import load_landmine
 from ggmtl.datasets.parkinson import load_parkinson
 from ggmtl.datasets.schools import load_exam, load_hsb82, load_school
 from ggmtl.datasets.splits import split_rows
@@ -16,6 +17,7 @@ __all__ = [
     "load_computer",
     "load_exam",
     "load_hsb82",
+    "load_landmine",
     "load_parkinson",
     "load_sales",
     "load_school",

@@ -7,11 +7,14 @@ the latter.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ggmtl.data.task_data import TaskData
-from ggmtl.errors import ParameterError
+from ggmtl.errors import ParameterError, check_choice
 from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.losses.rowwise import LOSSES
 
 STEP = 0.1
 STEP_PROBABILITY = 0.7
@@ -122,12 +125,19 @@ def make_clusters(
     n_test: int = 80,
     noise: float | None = None,
     spread: float = 0.1,
+    family: str = "normal",
     random_state: Seed = None,
 ) -> TaskData:
     """Tasks in clusters: w_t = c_k + spread·z_t with c_k ~ N(0, I) and z_t ~ N(0, I).
 
     The true graph is a union of cliques. Clusters are runs of consecutive tasks whose sizes differ by at
     most one. Other parameters and result as in :func:`make_line`.
+
+    Parameters
+    ----------
+    family : {"normal", "logistic", "poisson"}
+        Numbers with noise; zeros and ones of probability 1/(1 + e^−η); or counts of mean e^η. For the latter two
+        η = xᵀw_t has no noise, and for counts all w_t are divided by 2√d, so that few counts are large.
 
     Examples
     --------
@@ -140,13 +150,28 @@ def make_clusters(
         raise ParameterError(f"n_clusters must not exceed n_tasks = {n_tasks}. Got {n_clusters} instead.")
     if not spread >= 0.0:
         raise ParameterError(f"spread must not be negative. Got {spread!r} instead.")
+    check_choice("family", family, ("normal", "logistic", "poisson"))
+    if family != "normal" and noise is not None:
+        raise ParameterError(f'noise is for family="normal". Got noise={noise!r} with family={family!r} instead.')
     rng = np.random.default_rng(random_state)
     cluster = np.arange(n_tasks) * n_clusters // n_tasks
     centres = rng.normal(size=(n_clusters, n_features))
     models = centres[cluster] + spread * rng.normal(size=(n_tasks, n_features))
+    if family == "poisson":
+        models /= 2.0 * np.sqrt(n_features)
     i, j = np.triu_indices(n_tasks, k=1)
     alike = cluster[i] == cluster[j]
-    return _make_data(models, np.column_stack([i, j])[alike], n_samples, n_test, noise, False, rng)
+    noise = noise if family == "normal" else 0.0
+    data = _make_data(models, np.column_stack([i, j])[alike], n_samples, n_test, noise, False, rng)
+    return data if family == "normal" else _drawn(data, family, rng)
+
+
+def _drawn(data: TaskData, family: str, rng: np.random.Generator) -> TaskData:
+    """Classes or counts in place of the predictors."""
+    mean = LOSSES[family].mean(data.y)
+    target = rng.poisson(mean) if family == "poisson" else rng.uniform(size=len(mean)) < mean
+    test = None if data.test is None else _drawn(data.test, family, rng)
+    return replace(data, y=target.astype(np.float64), test=test)
 
 
 def _make_descent(parents, n_features, n_samples, n_test, noise, published, random_state) -> TaskData:

@@ -148,23 +148,26 @@ def predictor_variance(design: np.ndarray, covariance: np.ndarray, task: np.ndar
 def _dispersion(
     rows: TaskRows, loss: RowLoss, settings: Settings, folds: np.ndarray | None, scored: list[int]
 ) -> float:
-    """φ: one, unless counts vary more than that beside the hub, and held-out rows are predicted no worse with it."""
+    """φ beside the hub for counts, unless φ = 1 predicts held-out rows better by more than a paired standard error."""
     if loss.name != "poisson" or rows.n_tasks == 1:
         return 1.0
-    pooled = pooled_level(rows, loss, settings)
-    found = learned_dispersion(rows, loss, settings, pooled)
-    if found <= _NEGLIGIBLE_DISPERSION or folds is None or not scored:
-        return found if found > _NEGLIGIBLE_DISPERSION else 1.0
-    total = np.zeros(2)
+    found = learned_dispersion(rows, loss, settings, pooled_level(rows, loss, settings))
+    if found <= _NEGLIGIBLE_DISPERSION:
+        return 1.0
+    if folds is None or not scored:
+        return found
+    excess = np.zeros(rows.n_tasks)
     for k in scored:
         rest, part = rows.take(folds != k), rows.take(folds == k)
         pooled = pooled_level(rest, loss, settings)
-        # The dispersion of these rows, and not that of the fold.
+        # The dispersion that the rows of the other folds show.
         own = learned_dispersion(rest, loss, settings, pooled)
-        for place, value in enumerate((1.0, own)):
-            total[place] += part.value(loss, hub_level(rest, loss, settings, pooled, value)[0].fit.coefficients)
-    logger.info("dispersion %.2f: held-out deviance %.6g, with one %.6g", found, 2 * total[1], 2 * total[0])
-    return found if total[1] <= total[0] else 1.0
+        for sign, value in ((1.0, own), (-1.0, 1.0)):
+            predictor = part.predictor(hub_level(rest, loss, settings, pooled, value)[0].fit.coefficients)
+            excess += sign * np.bincount(part.task, part.weight * loss.value(predictor, part.target), rows.n_tasks)
+    deviation = float(np.sqrt(((excess - excess.mean()) ** 2).sum() * rows.n_tasks / (rows.n_tasks - 1)))
+    logger.info("dispersion %.2f changes the held-out deviance by %.3g ± %.3g", found, 2 * excess.sum(), 2 * deviation)
+    return found if excess.sum() <= deviation else 1.0
 
 
 def _held_out(
