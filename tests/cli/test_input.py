@@ -263,6 +263,17 @@ def test_groups_weights_and_seed_reach_the_fit(tmp_path, monkeypatch):
     assert run("compare", path, *options, "--methods", "pooled,independent", "--folds", "2").exit_code == 0
 
 
+def test_effects_reach_the_fit_and_the_model_file(tmp_path):
+    rows = [[f"t{k % 3}", k % 30 / 10, round(float(np.sin(k % 30 / 10)) + k % 3, 4)] for k in range(180)]
+    path = write(tmp_path / "t.csv", [["task", "x", "y"], *rows])
+    options = ("--task", "task", "--target", "y", "--output", tmp_path / "m.ggmtl")
+    assert run("fit", path, *options, "--effects", "smooth").exit_code == 0
+    model = load(tmp_path / "m.ggmtl")[0]
+    assert model.effects == "smooth"
+    assert model.scaling_.curves.n_columns == 3
+    assert run("fit", path, *options, "--effects", "cubic").exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [

@@ -14,6 +14,7 @@ from matplotlib.collections import LineCollection, PathCollection  # noqa: E402
 from matplotlib.patches import Rectangle  # noqa: E402
 
 from ggmtl import GGMTLRegressor, plot  # noqa: E402
+from ggmtl.baselines import HubRegressor  # noqa: E402
 from ggmtl.datasets import make_clusters  # noqa: E402
 from ggmtl.errors import InputError, InputTypeError, ParameterError  # noqa: E402
 from ggmtl.graph import TaskGraph  # noqa: E402
@@ -337,3 +338,19 @@ def test_map_refuses_swapped_missing_and_infinite_coordinates():
         plot.map(graph, {"a": (0.0, 0.0)})
     with pytest.raises(InputError, match="'b'"):
         plot.map(graph, [[0.0, 0.0], [np.nan, 0.0]])
+
+
+def test_an_effect_has_a_line_per_task_a_common_one_and_a_band():
+    rng = np.random.default_rng(0)
+    x, tasks = rng.uniform(0, 6, size=(240, 2)), np.repeat(np.arange(12), 20)
+    model = GGMTLRegressor(effects="smooth").fit(x, np.sin(x[:, 0]) + rng.normal(size=12)[tasks], tasks=tasks)
+    grid = np.linspace(0.0, 6.0, 7)
+    ax = plot.effect(model, "x0", grid)
+    curves = [line for line in ax.lines if len(line.get_xdata()) == 7]
+    assert len(curves) == 13
+    np.testing.assert_allclose(curves[-1].get_ydata(), np.asarray(model.effect("x0", grid)["effect"]))
+    np.testing.assert_allclose(curves[3].get_ydata(), np.asarray(model.effect("x0", grid, task=3)["effect"]))
+    assert len(ax.collections) == 1
+    assert ax.get_title() == "12 tasks"
+    with pytest.raises(InputError, match="fitted GGMTLRegressor"):
+        plot.effect(HubRegressor().fit(x, x[:, 0], tasks=tasks), 0)

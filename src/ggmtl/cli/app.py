@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import ggmtl
-from ggmtl.cli.choices import METHODS, Decimal, Unseen, Which
+from ggmtl.cli.choices import METHODS, Decimal, Effects, Unseen, Which
 from ggmtl.cli.later import Later
 from ggmtl.errors import GGMTLError, InputError
 
@@ -141,6 +141,9 @@ def fit(
     groups: Groups = None,
     weights: Weights = None,
     seed: Seed = None,
+    effects: Annotated[
+        Effects, typer.Option(help="Effects of numeric columns: lines, smooth curves, or both, as held-out rows say.")
+    ] = Effects.linear,
     output: Annotated[Path | None, typer.Option(help="Model file to write, for example model.ggmtl.")] = None,
     report: Annotated[Path | None, typer.Option(help="Page to write, for example report.html.")] = None,
 ) -> None:
@@ -149,7 +152,7 @@ def fit(
     table_files.check_page("--report", report)
     columns = _columns(task, target, features, exclude, categorical, groups, weights)
     rows = _read(data, columns, drop_missing, _reading(decimal, na_values))
-    model = _fit(rows.frame, rows.target, task, rows.groups, rows.weights, random_state=seed)
+    model = _fit(rows.frame, rows.target, task, rows.groups, rows.weights, random_state=seed, effects=effects.value)
     if output is not None:
         # Save before printing: printing fails if the reader of a pipe has gone.
         with terminal.working("Saving the model"):

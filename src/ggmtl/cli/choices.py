@@ -23,6 +23,14 @@ class Decimal(StrEnum):
     comma = "comma"
 
 
+class Effects(StrEnum):
+    """Form of the effects of numeric columns."""
+
+    linear = "linear"
+    smooth = "smooth"
+    auto = "auto"
+
+
 class Unseen(StrEnum):
     """What to do with tasks that were not in the training data."""
 

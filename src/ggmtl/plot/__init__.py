@@ -4,11 +4,13 @@ In: a fitted model. Out: matplotlib Axes: those given, or of a new figure. matpl
 first call.
 
 - ``network``: the graph (``layout``: where its tasks lie) and its adjacency matrix; ``geography``: tasks on a map.
+- ``effects``: what one feature does, as a curve or a line.
 - ``charts``: coefficients, the path of levels, gains; ``style``: colours, markers and labels.
 """
 
 from ggmtl.plot.charts import coefficients, gain, path
+from ggmtl.plot.effects import effect
 from ggmtl.plot.geography import map
 from ggmtl.plot.network import adjacency, graph
 
-__all__ = ["adjacency", "coefficients", "gain", "graph", "map", "path"]
+__all__ = ["adjacency", "coefficients", "effect", "gain", "graph", "map", "path"]
