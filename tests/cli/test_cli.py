@@ -74,7 +74,7 @@ def _run(*arguments):
 
 def test_fit_says_what_was_found_and_writes_both_files(fitted, folder):
     assert "4 tasks · 60 rows · 3 features" in fitted.output
-    assert "← chosen" in fitted.output
+    assert "← the model" in fitted.output
     assert "the reference is 'blue'" in fitted.output
     assert (folder / "m.ggmtl").stat().st_size > 0
     assert "sales by shop" in (folder / "r.html").read_text(encoding="utf-8")

@@ -100,7 +100,7 @@ def test_simple_levels_are_the_baselines():
     units = Scaling.from_statistics(scale, True, True)
     for level, baseline in (
         (pooled_level(folded.total, settings), PooledRegressor(ridge=0.0)),
-        (independent_level(folded.total, settings), IndependentRegressor(ridge=0.0)),
+        (independent_level(folded.total, replace(settings, hub=False)), IndependentRegressor(ridge=0.0)),
     ):
         slopes, intercepts = units.to_user_units(level.coefficients)
         model = baseline.fit(**arguments)
@@ -113,7 +113,7 @@ def test_simple_levels_are_the_baselines():
 
 def test_validation_error_equals_relearning_without_each_fold():
     data = make_line(n_tasks=6, n_features=3, n_samples=20, random_state=0)
-    model = GGMTLRegressor(validation=3).fit(data.X, data.y, tasks=data.tasks)
+    model = GGMTLRegressor(validation=3, blend=False).fit(data.X, data.y, tasks=data.tasks)
     parts = model.scaling_.design(TaskStatistics.from_data(data, deal_folds(data, 3)))
     settings = settings_of(FoldedLoss(tuple(parts)), hub=True, coupling=None, candidates=KNN())
     total, rows = 0.0, 0.0
@@ -143,9 +143,10 @@ def test_path_lists_every_level_and_marks_one():
     data = make_line(n_tasks=6, n_features=3, n_samples=20, random_state=0)
     model = GGMTLRegressor(validation=3).fit(data.X, data.y, tasks=data.tasks)
     names = [row["level"] for row in model.path_]
-    assert names == ["pooled", "hub", "intercepts", *["graph"] * (len(names) - 4), "independent"]
+    simple = ["pooled", "hub", "intercepts", "hub, own scales"]
+    assert names == [*simple, *["graph"] * (len(names) - 5), "independent"]
     assert all(row["n_edges"] > 0 for row in model.path_ if row["level"] == "graph")
-    assert [row["n_edges"] for row in model.path_[3:6]] == [3, 6, 12]
+    assert [row["n_edges"] for row in model.path_[4:7]] == [3, 6, 12]
     assert sum(row["chosen"] for row in model.path_) == 1
     assert all(row["standard_error"] > 0 for row in model.path_)
 
@@ -206,7 +207,7 @@ def series_with_levels(n=60, rows=14, seed=0):
 
 def test_intercepts_that_go_with_the_features_are_left_to_their_tasks(tmp_path):
     X, y, tasks = series_with_levels()
-    model = GGMTLRegressor().fit(X, y, tasks=tasks)
+    model = GGMTLRegressor(blend=False).fit(X, y, tasks=tasks)
     chosen = next(row for row in model.path_ if row["chosen"])
     assert chosen["level"] == "intercepts"
     np.testing.assert_allclose(model.coef_.mean(axis=0), [0.3, 1.0], atol=0.1)

@@ -56,9 +56,11 @@ def test_intervals_of_separate_models_hold_at_any_number_of_rows(rows, d):
     assert min(noises) > 0.3
 
 
-def test_noise_and_deviations_of_more_features_than_rows():
-    X, y, tasks, _, new, of, target = unrelated(0)
+@pytest.mark.parametrize("seed", [2, 3])
+def test_noise_and_deviations_of_more_features_than_rows(seed):
+    X, y, tasks, _, new, of, target = unrelated(seed)
     model = GGMTLRegressor(blend=False, random_state=0).fit(X, y, tasks=tasks)
+    assert model.state_.family.chosen == "independent"
     assert 0.5 < model.noise_[0] < 2.5
     values, deviation = model.predict(new, tasks=of, return_std=True)
     assert 0.8 < deviation.mean() / np.sqrt(np.mean((values - target) ** 2)) < 1.25

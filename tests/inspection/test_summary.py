@@ -15,7 +15,7 @@ from ggmtl.bilevel.level import GraphFit
 from ggmtl.datasets import make_clusters
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.graph.shapes import name_shape
-from ggmtl.inspection.summary.collect import summarize
+from ggmtl.inspection.summary.collect import summarize, task_gains
 from ggmtl.inspection.summary.phrases import figure, one_line
 from ggmtl.inspection.summary.verdict import gain_over_simple, graph_verdict, verdict_of
 from ggmtl.inspection.summary.words import describe, describe_meaning, error_text
@@ -95,7 +95,8 @@ def test_levels_are_ordered_by_density(model):
     graphs = [name for name, fit in result.levels.items() if fit.name == "graph"]
     nothing = replace(result.levels[graphs[-1]], edges=np.empty((0, 2), int), edge_values=np.empty(0),
                       reported_weights=np.empty(0))  # fmt: skip
-    shuffled = replace(result, levels=result.levels | {graphs[-1]: nothing}, weights={graphs[0]: 1.0})
+    levels = result.levels | {graphs[-1]: nothing}
+    shuffled = replace(result, levels=levels, weights={graphs[0]: 1.0}, chosen=graphs[0], average=None)
     other = copy.copy(model)
     other.state_ = replace(model.state_, family=shuffled)
     other.path_ = shuffled.table(model.scaling_.target_scale, model.state_.settings.slopes)
@@ -103,10 +104,10 @@ def test_levels_are_ordered_by_density(model):
     edges = [level["n_edges"] for level in shown if level["name"] == "graph"]
     assert edges == sorted(edges)
     simple = [level["name"] for level in shown if level["name"] != "graph"]
-    assert simple == ["pooled", "intercepts", "hub", "independent"]
+    assert simple == ["pooled", "intercepts", "hub", "hub, own scales", "independent"]
     assert shown[-1]["name"] == "independent"
     assert {level["error"] for level in shown} == {row["error"] for row in other.path_}
-    assert "graph, no edges" in describe(summarize(other))
+    assert "linked tasks, no edges" in describe(summarize(other))
 
 
 def test_map_puts_tasks_with_like_models_together(model, summary):
@@ -140,17 +141,25 @@ def test_edges_of_the_chosen_level_are_those_of_the_graph(model, summary):
 
 def test_differences_of_an_edge_are_those_of_its_two_models(model, summary):
     values = np.column_stack([model.coef_, model.intercept_])
-    for (i, j, _), difference in zip(summary["graph"]["edges"], summary["graph"]["differences"]):
+    for (i, j, *_), difference in zip(summary["graph"]["edges"], summary["graph"]["differences"]):
         np.testing.assert_allclose(difference, values[i] - values[j], atol=1e-12)
 
 
-def test_gain_of_a_task_compares_the_chosen_with_the_best_simple_level(summary):
+def test_gain_of_a_task_is_over_separate_models_and_shrunk_to_that_of_all(summary):
     levels, chosen = summary["path"]["levels"], summary["path"]["chosen"]
-    names = ("pooled", "hub", "independent")
-    simple = [k for k, level in enumerate(levels) if level["name"] in names and k != chosen]
-    best = min(simple, key=lambda k: levels[k]["error"])
+    alone = next(k for k, level in enumerate(levels) if level["name"] == "independent")
+    total = (levels[chosen]["error"] / levels[alone]["error"]) ** 2
     for task in summary["tasks"]:
-        assert task["gain"] == pytest.approx(1.0 - task["errors"][chosen] / task["errors"][best])
+        own = (task["errors"][chosen] / task["errors"][alone]) ** 2
+        ratio = (task["rows"] * own + 10.0 * total) / (task["rows"] + 10.0)
+        assert task["gain"] == pytest.approx(1.0 - np.sqrt(ratio))
+
+
+def test_tasks_with_hardly_any_held_out_row_are_not_ranked():
+    squared, count = np.ones((2, 3, 2)), np.array([[2.0, 1.0], [2.0, 1.0], [2.0, 1.0]])
+    gains = task_gains(FoldErrors(squared, count), 0, 1)
+    assert gains[0] == 0.0
+    assert np.isnan(gains[1])
 
 
 def test_fingerprint_is_that_of_the_data(model, summary):
@@ -166,7 +175,7 @@ def test_text_has_the_verdict_counts_and_errors(summary):
     text = describe(summary)
     assert summary["verdict"]["text"] in text
     assert "6 tasks, 144 rows, 2 features" in text
-    assert text.count("← chosen") == 1
+    assert text.count("← the model") == 1
     assert all(f"{level['error']:.1f}" in text for level in summary["path"]["levels"])
 
 
@@ -208,15 +217,15 @@ def test_interval_covers_the_true_gain():
 def test_verdicts_of_the_simple_levels():
     errors, levels = _errors(1.0, 0.9, 1.2), _named("pooled", "hub", "independent")
     texts = [verdict_of(levels, errors, k, _graph(n=40))["text"] for k in range(3)]
-    assert texts[1] == "No structure found beyond the common model."
+    assert texts[1] == "The tasks differ, but no groups of similar tasks were found."
     assert "One model serves all tasks" in texts[0]
-    assert "Sharing does not help" in texts[2]
+    assert "Separate models predict best" in texts[2]
 
 
 def test_a_graph_that_does_not_help_is_not_praised():
     verdict = graph_verdict(_named("hub", "graph"), _errors(1.0, 1.0), 1, _graph((0, 1), n=40))
     assert "lowers" not in verdict["text"]
-    assert "cannot be told from that of the best simple model" in verdict["text"]
+    assert "Treat the links as hints" in verdict["text"]
     worse = graph_verdict(_named("hub", "graph"), _errors(1.0, 1.21), 1, _graph((0, 1), n=40))
     assert "raises the error by 10 %" in worse["text"]
 
@@ -259,10 +268,10 @@ def test_a_single_task_is_reported_as_such():
 
 def test_a_common_model_without_rows_held_out_speaks_of_evidence_only(summary):
     found = {**summary, "verdict": {"kind": "hub"}, "graph": {"n_edges": 0}}
-    assert "rows not seen" in describe_meaning(found)
+    assert "held-out" in describe_meaning(found)
     unmeasured = describe_meaning({**found, "error": None})
-    assert "evidence supports no link" in unmeasured
-    assert "not seen" not in unmeasured
+    assert "evidence supports no links" in unmeasured
+    assert "held-out" not in unmeasured
 
 
 def test_whole_numbers_have_no_stray_dot():
@@ -289,8 +298,9 @@ def test_level_without_models_has_no_edges_to_draw(model):
     nothing = GraphFit("graph", np.empty((0, 2), int), np.empty(0), np.zeros(3), np.zeros(3), np.empty((0, 3)), 0.0)
     result = model.state_.family
     levels = {name: fit if name == result.chosen else nothing for name, fit in result.levels.items()}
+    alone = replace(result, levels=levels, weights={result.chosen: 1.0}, average=None)
     other = copy.copy(model)
-    other.state_ = replace(model.state_, family=replace(result, levels=levels))
+    other.state_ = replace(model.state_, family=alone)
     stored = summarize(other)["path"]["levels"]
     assert [level["edges"] is None for level in stored] == [not level["chosen"] for level in stored]
 

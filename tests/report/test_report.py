@@ -48,7 +48,7 @@ def page(model, tmp_path_factory):
     for level in [summary["graph"], *summary["path"]["levels"]]:
         share = np.linspace(0.3, 1.0, len(level["edges"] or []))
         level["edges"] = level["edges"] and [
-            [i, j, weight] for (i, j, _), weight in zip(level["edges"], share.tolist())
+            [i, j, weight] for (i, j, *_), weight in zip(level["edges"], share.tolist())
         ]
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(render_report(summary, "Shops & <more>"), encoding="utf-8")
@@ -325,7 +325,7 @@ def test_clusters_say_who_is_in_them(tab, model):
 def test_equal_weights_have_no_slider(browser, model, tmp_path):
     summary = summarize(model)
     for level in [summary["graph"], *summary["path"]["levels"]]:
-        level["edges"] = level["edges"] and [[i, j, 1.0] for i, j, _ in level["edges"]]
+        level["edges"] = level["edges"] and [[i, j, 1.0] for i, j, *_ in level["edges"]]
     path = tmp_path / "equal.html"
     path.write_text(render_report(summary), encoding="utf-8")
     tab = browser.new_page()

@@ -39,6 +39,8 @@ class Settings:
         Whether straight lines are levels of their own where there are curves.
     noise : {"common", "per_task"}
         Whether all tasks have the same noise variance, or each its own. Then rows are weighted by its inverse.
+    both_noises : bool
+        Whether a hub under the other assumption about the noise is a level, too.
     blend : bool
         Whether the levels are averaged by their held-out errors; otherwise the best supported one is taken.
     known : KnownTasks, optional
@@ -66,6 +68,7 @@ class Settings:
     bends: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
     lines: bool = False
     noise: str = "common"
+    both_noises: bool = False
     blend: bool = True
     step: float | None = None
     known: KnownTasks | None = None
@@ -81,9 +84,16 @@ class Settings:
         ridge = np.where(self.slopes, self.ridge, 0.0)
         return np.where(loss.count[:, None] > 0, ridge, max(self.ridge, 1e-10))
 
-    def problem(self, loss: LeastSquares, edges: np.ndarray, coupling: np.ndarray, hub: np.ndarray) -> InnerProblem:
-        """The inner problem on the given rows."""
-        ridge = self.ridge_for(loss)
+    def problem(
+        self,
+        loss: LeastSquares,
+        edges: np.ndarray,
+        coupling: np.ndarray,
+        hub: np.ndarray,
+        ridge: np.ndarray | None = None,
+    ) -> InnerProblem:
+        """The inner problem on the given rows; `ridge` is ρ per task and coordinate where a level has its own."""
+        ridge = self.ridge_for(loss) if ridge is None else ridge
         return InnerProblem(loss, edges, coupling, hub, ridge, self.penalty, self.smoothing, self.sizes)
 
 
@@ -162,6 +172,8 @@ class GraphFit:
     columns : array of int, optional
         Positions of the columns that the level uses, in rising order; the coefficients of all others are zero. None:
         it uses all.
+    ridge : array of shape (n, p), optional
+        ρ per task and coordinate where the level has learned its own; None: that of the settings.
     """
 
     name: str
@@ -179,6 +191,7 @@ class GraphFit:
     supported: bool = False
     precisions: np.ndarray | None = None
     means: TaskMeans | None = None
+    ridge: np.ndarray | None = None
     columns: np.ndarray | None = None
 
     @property
@@ -194,7 +207,7 @@ class GraphFit:
         # One model for all tasks is told by strengths that are infinite.
         wide["hub"][:] = np.where(np.isinf(self.hub).all(), np.inf, wide["hub"])
         means = self.means and self.means.on_columns(columns, width)
-        return replace(self, columns=columns, means=means, **wide)
+        return replace(self, columns=columns, means=means, ridge=None, **wide)
 
     def on_its_columns(self) -> GraphFit:
         """The fit as one of the columns that it uses."""
@@ -202,7 +215,7 @@ class GraphFit:
             return self
         narrow = {name: getattr(self, name)[..., self.columns] for name in _BY_COLUMN}
         means = self.means and self.means.on_its_columns(self.columns)
-        return replace(self, columns=None, means=means, **narrow)
+        return replace(self, columns=None, means=means, ridge=None, **narrow)
 
     def weighed(self, loss: LeastSquares) -> LeastSquares:
         """The loss of `deviations`, with rows weighted as in this fit."""
@@ -246,7 +259,7 @@ def on_its_columns(fit: GraphFit, loss: LeastSquares, settings: Settings) -> tup
 def present_problem(fit: GraphFit, loss: LeastSquares, settings: Settings) -> tuple[InnerProblem, np.ndarray]:
     """Inner problem of a fit's deviations on the given rows, with its edges of positive value, and these values."""
     present = fit.edge_values > 0
-    problem = settings.problem(fit.weighed(loss), fit.edges[present], fit.coupling, fit.hub)
+    problem = settings.problem(fit.weighed(loss), fit.edges[present], fit.coupling, fit.hub, fit.ridge)
     return problem, fit.edge_values[present]
 
 

@@ -18,6 +18,7 @@ from ggmtl.cli.comparison import OWN, Comparison, Standing
 from ggmtl.cli.demo import Check
 from ggmtl.inspection.summary.phrases import count, number, one_line
 from ggmtl.inspection.summary.words import (
+    describe_blend,
     describe_gain,
     describe_graph,
     describe_meaning,
@@ -115,7 +116,7 @@ def show_summary(summary: dict[str, Any]) -> None:
     rows = "" if summary["n_rows"] is None else f" · {summary['n_rows']:,.0f} rows"
     out.print(Text(f"{tasks}{rows} · {count(summary['n_features'], 'feature')}", style=_QUIET))
     out.print(plain(summary["verdict"]["text"], "bold"))
-    for line in filter(None, [describe_meaning(summary), describe_gain(summary)]):
+    for line in filter(None, [describe_meaning(summary), describe_gain(summary), describe_blend(summary)]):
         out.print(plain(line))
     levels = [level for level in summary["path"]["levels"] if level.get("error") is not None]
     if levels:
@@ -137,7 +138,7 @@ def _level_table(levels: list[dict[str, Any]]) -> Table:
         table.add_row(
             plain(level_title(level)),
             error_text(level),
-            "← chosen" if level["chosen"] else "",
+            "← the model" if level["chosen"] else "",
             style=style,
         )
     return table

@@ -20,7 +20,8 @@ from ggmtl.design.task_table import KnownTasks
 from ggmtl.errors import ParameterError, require, warn_user
 from ggmtl.estimators.file_format import encode, read_file, write_file
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
-from ggmtl.fit.family import Family, reported_graph
+from ggmtl.fit.family import Family
+from ggmtl.fit.held_out import FoldResult
 from ggmtl.fit.path import fit_path
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.candidates import CandidateEdges, Coordinates
@@ -51,7 +52,7 @@ def learn_state(
     names, features = statistics.task_names, tuple(statistics.feature_names[: scaling.n_features])
     journal = Journal()
     if model.checkpoint is not None:
-        kinds = (GraphFit, TaskMeans, Optimum, CandidateEdges)
+        kinds = (GraphFit, TaskMeans, Optimum, CandidateEdges, FoldResult)
         mark = fingerprint(model, names, features, folds, scaling, form.scored_from)
         if settings.known is not None:
             mark["task features"] = np.column_stack([settings.known.values.sum(axis=0), settings.known.values[0]])
@@ -70,7 +71,7 @@ def learn_state(
             journal=journal,
         )
     _warn_unless_converged(model, family)
-    graph = reported_graph(family.best, names, settings.slopes)
+    graph = family.graph(names, settings.slopes)
     table = family.table(scaling.target_scale, settings.slopes)
     return FittedState(names, features, form, scaling, settings, family, graph, table, statistics)
 

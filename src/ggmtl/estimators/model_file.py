@@ -24,6 +24,7 @@ from ggmtl.estimators.file_format import (
 )
 from ggmtl.estimators.known_file import pack_known, unpack_known
 from ggmtl.estimators.outcome_file import pack_outcome, unpack_outcome
+from ggmtl.fit.average import Average
 from ggmtl.fit.family import Family, by_name
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.state import FittedState
@@ -130,6 +131,7 @@ def _pack_family(family: Family, arrays: dict[str, np.ndarray], by_fold: bool) -
     }
     if fit.precisions is not None:
         arrays["precisions"] = fit.precisions
+    _pack_average(family, arrays, by_fold)
     if family.errors is not None:
         squared, count = family.errors.squared, family.errors.count
         if not by_fold:
@@ -142,6 +144,8 @@ def _pack_family(family: Family, arrays: dict[str, np.ndarray], by_fold: bool) -
         "levels": [[level.name, encode(float(level.value), "value")] for level in family.levels.values()],
         "straight": [k for k, level in enumerate(family.levels.values()) if level.columns is not None],
         "chosen": family.position(family.chosen),
+        "main": family.position(family.main),
+        "weights": {str(family.position(name)): weight for name, weight in family.weights.items()},
         "criterion": family.criterion,
     }
 
@@ -164,11 +168,32 @@ def _unpack_curves(arrays: dict[str, np.ndarray], n_features: int) -> Curves:
     return curves
 
 
+def _pack_average(family: Family, arrays: dict[str, np.ndarray], by_fold: bool) -> None:
+    """The averaged levels other than the main one, and the held-out errors of the average."""
+    for name in family.weights:
+        if name != family.main:
+            _pack_level(f"level{family.position(name)}", family.levels[name], arrays)
+    if family.average is None:
+        return
+    squared = family.average.squared
+    arrays["average.squared"] = squared if by_fold else round_mantissa(squared.sum(axis=0, keepdims=True))
+    arrays |= {f"losses.{name}": values for name, values in family.average.losses.items()}
+
+
+def _pack_level(prefix: str, fit: GraphFit, arrays: dict[str, np.ndarray]) -> None:
+    """A level without links; its strengths follow more rows."""
+    arrays |= {f"{prefix}.coefficients": fit.coefficients, f"{prefix}.hub": fit.hub}
+    if fit.precisions is not None:
+        arrays[f"{prefix}.precisions"] = fit.precisions
+
+
 def _pack_graph(graph: TaskGraph, arrays: dict[str, np.ndarray]) -> None:
     """The reported graph: which edges of the fit it shows (both are sorted), or its own where it has others."""
     n = graph.n_tasks
     keys, shown = arrays["edges"].astype(np.int64) @ [n, 1], graph.edges @ [n, 1]
     arrays["graph.weights"] = graph.weights
+    if graph.support is not None:
+        arrays["graph.support"] = graph.support
     if np.isin(shown, keys).all():
         arrays["graph.shown"] = np.isin(keys, shown)
     else:
@@ -212,7 +237,7 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
     if not isinstance(facts, dict):
         raise ValueError("the facts are no table")
     edges = arrays["edges"][arrays["graph.shown"]] if "graph.shown" in arrays else arrays["graph.edges"]
-    graph = TaskGraph(edges, arrays["graph.weights"], names)
+    graph = TaskGraph(edges, arrays["graph.weights"], names, arrays.get("graph.support"))
     scaling = Scaling(arrays["center"], arrays["scale"], center, scale, bool(intercept), curves)
     known, means = unpack_known(decode(content["known"]), arrays, names) if "known" in content else (None, None)
     given = {
@@ -274,11 +299,18 @@ def _unpack_family(
         reported_weights=_shown(edges, graph) if content["reported"] else None,
         **values,
     )
-    chosen = content["chosen"]
     levels = [_name_only(str(name), decode(value), width) for name, value in content["levels"]]
-    if not isinstance(chosen, int) or isinstance(chosen, bool) or not 0 <= chosen < len(levels):
-        raise ValueError("no level is chosen")
-    levels[chosen] = best
+    chosen = _place(content["chosen"], len(levels))
+    # Files of earlier versions have all weight on the level that was chosen.
+    main = _place(content.get("main", chosen), len(levels))
+    weights = {_place(int(k), len(levels)): float(v) for k, v in content.get("weights", {str(chosen): 1.0}).items()}
+    if not weights or min(weights.values()) < 0 or abs(sum(weights.values()) - 1.0) > 1e-6:
+        raise ValueError("the weights of the levels do not sum to one")
+    for k in weights:
+        levels[k] = best if k == main else _unpack_level(levels[k], f"level{k}", arrays, (n, width))
+        if levels[k].kind == "described":
+            levels[k] = replace(levels[k], means=best.means)
+    levels[main] = best
     for k in content.get("straight", []):
         levels[k] = replace(levels[k], columns=straight)
     errors = None
@@ -288,7 +320,39 @@ def _unpack_family(
         _check_shape("errors.squared", squared, (len(levels), len(count), n))
         errors = FoldErrors(squared, count)
     named = by_name(levels)
-    return Family.choosing(named, errors, list(named)[chosen], str(content["criterion"]))
+    names = list(named)
+    shares = {names[k]: weight for k, weight in weights.items()}
+    average = _unpack_average(shares, arrays, n) if "average.squared" in arrays else None
+    return Family(named, shares, errors, str(content["criterion"]), names[chosen], average)
+
+
+def _place(value: Any, number: int) -> int:
+    """The place of a level among so many."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < number:
+        raise ValueError("no level is chosen")
+    return value
+
+
+def _unpack_level(level: GraphFit, prefix: str, arrays: dict[str, np.ndarray], shape: tuple[int, int]) -> GraphFit:
+    coefficients, hub, precisions = (arrays.get(f"{prefix}.{name}") for name in ("coefficients", "hub", "precisions"))
+    if coefficients is None or hub is None:
+        raise ValueError(f"the models of a level with a weight ({level.name}) are missing")
+    _check_shape(f"{prefix}.coefficients", coefficients, shape)
+    _check_shape("hub", hub, shape[1:])
+    if precisions is not None:
+        _check_shape(f"{prefix}.precisions", precisions, shape[:1])
+    return replace(level, coefficients=coefficients, hub=hub, precisions=precisions)
+
+
+def _unpack_average(weights: dict[str, float], arrays: dict[str, np.ndarray], n: int) -> Average:
+    squared = arrays["average.squared"].astype(float)
+    _check_shape("average.squared", squared, (len(squared), n))
+    losses = {name.removeprefix("losses."): values for name, values in arrays.items() if name.startswith("losses.")}
+    for name, values in losses.items():
+        _check_shape(f"losses.{name}", values, (n,))
+    if not {"average", "pooled", "independent"} <= losses.keys():
+        raise ValueError("the losses of the average are missing")
+    return Average(weights, squared, losses)
 
 
 def _shown(edges: TaskGraph, graph: TaskGraph) -> np.ndarray:

@@ -21,7 +21,8 @@ from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError, ParameterError, UnavailableError, check_choice
 from ggmtl.estimators.growing import new_label, read_one_task
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
-from ggmtl.fit.family import Family, reported_graph
+from ggmtl.fit.family import Family
+from ggmtl.fit.held_out import reported_graph
 from ggmtl.fit.outcomes import OutcomeFamily, fit_outcomes, predictor_variance
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.task_graph import TaskGraph

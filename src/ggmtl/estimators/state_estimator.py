@@ -422,10 +422,11 @@ def models_of(state: FittedState) -> LearnedModels:
         "converged_": fit.status in ("converged", "flat"),
         "validation_error_": None if error is None else float(np.sqrt(error)) * state.scaling.target_scale,
         "criterion_": family.criterion,
+        "blend_": {family.levels[name].name: weight for name, weight in family.weights.items()},
     }
     if state.outcome is not None:
         attributes |= outcome_attributes(state.outcome)
         models = state.outcome.coefficients
         return LearnedModels(models, state.graph, models[state.fitted_tasks].mean(axis=0), attributes)
     common = state.common_model() if state.settings.hub else None
-    return LearnedModels(fit.coefficients, state.graph, common, attributes)
+    return LearnedModels(state.coefficients, state.graph, common, attributes)

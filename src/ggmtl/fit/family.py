@@ -1,4 +1,4 @@
-"""The levels of a family by name, their held-out errors, and the choice among them."""
+"""The levels of a family by name, their held-out errors, and their average or the choice among them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from ggmtl.bilevel.level import GraphFit
-from ggmtl.fit.held_out import FoldErrors
+from ggmtl.fit.average import Average, average_levels
+from ggmtl.fit.held_out import FoldErrors, reported_graph
 from ggmtl.graph.task_graph import TaskGraph
 
-# An edge is reported if its weight is at least this share of the heaviest weights at its two tasks.
-_REPORTED = 0.05
+# Fewer folds than this say nothing about how often an edge is found.
+_FEWEST_FOLDS = 3
 
 
 @dataclass(frozen=True)
@@ -29,39 +30,98 @@ class Family:
     errors : FoldErrors or None
         Of the levels, in their order. None where there are too few folds to learn without one of them.
     criterion : {"evidence", "validation"}
+    chosen : str
+        The best supported single level, by :func:`choose`.
+    average : Average, optional
+        How the weights were learned, and the error of the average; None where one level has all weight.
+    links : tuple of dict of str to array of shape (m, 2)
+        For every fold held out, the edges that each level learned without it would report.
     """
 
     levels: dict[str, GraphFit]
     weights: dict[str, float]
     errors: FoldErrors | None
     criterion: str
+    chosen: str
+    average: Average | None = None
+    links: tuple[dict[str, np.ndarray], ...] = ()
 
     @classmethod
     def choosing(cls, levels: Mapping[str, GraphFit], errors: FoldErrors | None, chosen: str, criterion: str) -> Family:
         """All weight on one level."""
-        return cls(dict(levels), {chosen: 1.0}, errors, criterion)
+        return cls(dict(levels), {chosen: 1.0}, errors, criterion, chosen)
 
     @property
-    def chosen(self) -> str:
-        """Name of the level with the largest weight."""
-        return max(self.weights, key=lambda name: self.weights[name])
+    def main(self) -> str:
+        """Name of the level whose graph and strengths are shown.
+
+        The graph if it has a weight, else the shared model (by task features, if that has a weight). Where one level
+        has all the weight by choice, it is that level.
+        """
+        if self.average is None:
+            return self.chosen
+        if self.linked is not None:
+            return self.linked
+        shared = [name for name in _shared_levels(self.levels) if name in self.weights]
+        return max(shared, key=self.weights.__getitem__, default="hub")
+
+    @property
+    def linked(self) -> str | None:
+        """Name of the level with links that takes part, if any."""
+        return next((name for name in self.weights if self.levels[name].kind == "graph"), None)
 
     @property
     def best(self) -> GraphFit:
-        """The level with the largest weight."""
-        return self.levels[self.chosen]
+        """The level `main`."""
+        return self.levels[self.main]
+
+    @property
+    def coefficients(self) -> np.ndarray:
+        """The average of the levels, shape (n, p)."""
+        if len(self.weights) == 1:
+            return self.levels[next(iter(self.weights))].coefficients
+        return np.sum([weight * self.levels[name].coefficients for name, weight in self.weights.items()], axis=0)
+
+    def graph(self, task_names: np.ndarray, slopes: np.ndarray) -> TaskGraph:
+        """The graph that is reported, with the share of folds whose own graph has each edge."""
+        graph = reported_graph(self.best, task_names, slopes)
+        if len(self.links) < _FEWEST_FOLDS:
+            return graph
+        n = len(task_names)
+        found = [np.isin(graph.edges @ [n, 1], fold[self.main] @ [n, 1]) for fold in self.links if self.main in fold]
+        support = np.sum(found, axis=0) / len(self.links) if found else np.zeros(graph.n_edges)
+        return replace(graph, support=support)
 
     def position(self, name: str) -> int:
         """Place of a level in `errors`."""
         return list(self.levels).index(name)
 
     def with_best(self, fit: GraphFit) -> Family:
-        """The same family with another fit of the chosen level."""
-        return replace(self, levels=self.levels | {self.chosen: fit})
+        """The same family with another fit of the level `main`."""
+        return replace(self, levels=self.levels | {self.main: fit})
+
+    def squared_errors(self) -> np.ndarray | None:
+        """Squared errors of the model on held-out rows, shape (folds, n); None where they were not measured."""
+        if self.average is not None:
+            return self.average.squared
+        return None if self.errors is None else self.errors.squared[self.position(self.chosen)]
+
+    def all_errors(self) -> FoldErrors | None:
+        """Errors of the levels and, last, of their average where they are averaged."""
+        if self.errors is None or self.average is None:
+            return self.errors
+        squared = self.average.squared
+        if squared.shape != self.errors.count.shape:
+            # A small file keeps the sums over folds.
+            squared = squared.sum(axis=0, keepdims=True)
+        return FoldErrors(np.concatenate([self.errors.squared, squared[None]]), self.errors.count)
 
     def held_out_error(self) -> float | None:
-        """Mean squared error of the chosen level on held-out rows; None where it was not measured."""
-        return None if self.errors is None else float(self.errors.mean()[self.position(self.chosen)])
+        """Mean squared error of the model on held-out rows; None where it was not measured."""
+        squared = self.squared_errors()
+        if squared is None or self.errors is None:
+            return None
+        return float(squared.sum() / self.errors.count.sum())
 
     def table(self, unit: float, slopes: np.ndarray) -> list[dict[str, Any]]:
         """One row per level, errors in multiples of `unit`."""
@@ -84,6 +144,7 @@ class Family:
                     "standard_error": deviation[k],
                     "criterion": fit.value,
                     "chosen": name == self.chosen,
+                    "weight": self.weights.get(name, 0.0),
                 }
             )
         return rows
@@ -108,6 +169,57 @@ def last_graph(levels: Mapping[str, GraphFit]) -> str:
     """The densest graph; where there is none, the hub or else the last level."""
     simple = shared_level(levels) or list(levels)[-1]
     return ([name for name, fit in levels.items() if fit.name == "graph"] or [simple])[-1]
+
+
+def blended(
+    levels: Mapping[str, GraphFit], errors: FoldErrors, chosen: str, criterion: str, *, equal_noise: bool
+) -> Family:
+    """The levels averaged by their held-out errors; at most one graph takes part.
+
+    A graph takes part where its criterion supports it, all comparisons counted, or where leaving it out raises the
+    error of the average by more than its 95 % interval.
+    """
+    names = list(levels)
+    graph = _best_graph(levels, errors)
+    mean = dict(zip(names, errors.mean().tolist()))
+    shared = min(_shared_levels(levels), key=mean.__getitem__)
+    simple = [name for name in names if levels[name].kind != "graph"]
+
+    def over(used: list[str], preferred: str, linked: str | None) -> Average:
+        kept = errors.among([names.index(name) for name in used])
+        return average_levels(kept, used, preferred, linked, equal_noise=equal_noise)
+
+    if graph is not None:
+        supported = levels[graph].supported
+        found = over([*simple, graph], graph if supported else shared, graph)
+        if graph in found.weights and (supported or _worsens(found)):
+            return Family(dict(levels), found.weights, errors, criterion, chosen, found)
+    found = over(simple, shared, None)
+    return Family(dict(levels), found.weights, errors, criterion, chosen, found)
+
+
+def _shared_levels(levels: Mapping[str, GraphFit]) -> list[str]:
+    """Names of the shared models with deviations; those by task features alone where these are known."""
+    kinds = {name: fit.kind for name, fit in levels.items()}
+    described = [name for name, kind in kinds.items() if kind == "described"]
+    return described or [name for name, kind in kinds.items() if kind == "hub"]
+
+
+def _worsens(average: Average) -> bool:
+    """Whether the error is higher without the links, beyond its interval."""
+    return average.gain_over("unlinked").low > 0
+
+
+def _best_graph(levels: Mapping[str, GraphFit], errors: FoldErrors) -> str | None:
+    """The first graph that its criterion supports; else the sparsest that is as good as the best."""
+    names = list(levels)
+    graphs = [name for name in names if levels[name].kind == "graph"]
+    supported = [name for name in graphs if levels[name].supported]
+    if supported or not graphs:
+        return supported[0] if supported else None
+    mean = dict(zip(names, errors.mean().tolist()))
+    best = min(graphs, key=mean.__getitem__)
+    return next(name for name in graphs if _is_as_good(errors, names, name, best))
 
 
 def choose(levels: Mapping[str, GraphFit], errors: FoldErrors | None, linked: bool = False) -> str:
@@ -154,12 +266,3 @@ def _best_simple(simple: list[str], names: list[str], errors: FoldErrors) -> str
     best = min(simple, key=lambda name: mean[names.index(name)])
     hub = shared_level(simple) or best
     return hub if _is_as_good(errors, names, hub, best) else best
-
-
-def reported_graph(fit: GraphFit, task_names: np.ndarray, slopes: np.ndarray) -> TaskGraph:
-    """The edges that matter to their tasks: as the criterion says, or by weights w_ij/√(max_i · max_j)."""
-    if fit.reported_weights is not None:
-        return TaskGraph(fit.edges, fit.reported_weights, task_names).threshold(0.0)
-    weights = fit.edge_weights(slopes)
-    present = weights > 0
-    return TaskGraph(fit.edges[present], weights[present], task_names).normalized().threshold(_REPORTED)

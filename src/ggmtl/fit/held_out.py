@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -13,11 +13,15 @@ from joblib import Parallel, delayed, effective_n_jobs
 
 from ggmtl.bilevel.level import GraphFit
 from ggmtl.errors import ParameterError
+from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.runtime.journal import Journal
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 
 logger = logging.getLogger("ggmtl")
 Learner = Callable[..., dict[str, GraphFit]]
+
+# An edge is reported if its weight is at least this share of the heaviest weights at its two tasks.
+_REPORTED = 0.05
 
 
 @dataclass(frozen=True)
@@ -30,10 +34,37 @@ class FoldErrors:
         Sum of squared errors per level, fold and task.
     count : array of shape (folds, n)
         Rows behind each sum.
+    cross : array of shape (folds, n, levels, levels), optional
+        Sums of products of the errors of two levels. They give the error of every average of levels. None in a model
+        that was read from a file.
     """
 
     squared: np.ndarray
     count: np.ndarray
+    cross: np.ndarray | None = None
+
+    @classmethod
+    def of_products(cls, cross: np.ndarray, count: np.ndarray) -> FoldErrors:
+        """From the products of errors; their diagonals are the squared errors."""
+        return cls(np.moveaxis(np.einsum("fnll->fnl", cross), -1, 0), count, cross)
+
+    def products(self) -> np.ndarray:
+        """The products of errors; they are known where the levels have just been fitted."""
+        if self.cross is None:
+            raise ValueError("The products of errors are not known: the model was read from a file.")
+        return self.cross
+
+    def among(self, levels: Sequence[int]) -> FoldErrors:
+        """The errors of some levels, in the order given."""
+        chosen = np.asarray(levels, dtype=np.int64)
+        cross = None if self.cross is None else self.cross[:, :, chosen[:, None], chosen]
+        return FoldErrors(self.squared[chosen], self.count, cross)
+
+    def with_task(self, position: int) -> FoldErrors:
+        """The same errors with a task at `position` of which no row was held out."""
+        cross = None if self.cross is None else np.insert(self.cross, position, 0.0, axis=1)
+        squared, count = np.insert(self.squared, position, 0.0, axis=2), np.insert(self.count, position, 0.0, axis=1)
+        return FoldErrors(squared, count, cross)
 
     def mean(self) -> np.ndarray:
         """Mean squared error over all rows, shape (levels,)."""
@@ -61,9 +92,44 @@ class FoldErrors:
         return np.sqrt((units**2).sum(axis=1) * units.shape[1] / size) / self.count.sum()
 
 
+@dataclass(frozen=True)
+class FoldResult:
+    """What the levels learned without one fold show on it.
+
+    Parameters
+    ----------
+    cross : array of shape (n, levels, levels)
+        Sums of products of errors on the rows of the fold.
+    links : dict of str to array of shape (m, 2)
+        The edges that every level would report, by the name of the level; levels without edges are left out.
+    """
+
+    cross: np.ndarray
+    links: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """Errors of all levels on all folds that were held out, and the graphs learned without each of them."""
+
+    errors: FoldErrors
+    links: tuple[dict[str, np.ndarray], ...]
+
+    @classmethod
+    def of(cls, folded: FoldedLoss, results: Mapping[int, FoldResult]) -> CrossValidation:
+        """From the result of every fold, by its number."""
+        cross = np.stack([result.cross for result in results.values()])
+        count = np.array([folded.parts[k].count for k in results])
+        return cls(FoldErrors.of_products(cross, count), tuple(result.links for result in results.values()))
+
+
 def cross_validate(
-    folded: FoldedLoss, learn: Learner, n_jobs: int | None = None, journal: Journal | None = None
-) -> FoldErrors:
+    folded: FoldedLoss,
+    learn: Learner,
+    slopes: np.ndarray,
+    n_jobs: int | None = None,
+    journal: Journal | None = None,
+) -> CrossValidation:
     """Learn every level without each fold in turn, and score it there; folds in the journal are not done again."""
     kept = journal or Journal()
     missing = [k for k in folded.scored if kept.known(fold_name(k)) is None]
@@ -71,15 +137,19 @@ def cross_validate(
     if effective_n_jobs(workers) == 1:
         for k in missing:
             inside = None if journal is None else journal.inside(fold_name(k))
-            kept.once(fold_name(k), partial(_score, folded, learn, k, inside))
+            kept.once(fold_name(k), partial(_score, folded, learn, slopes, k, inside))
     else:
-        jobs = [delayed(_score)(folded, learn, k) for k in missing]
-        for squared, k in zip(as_they_come(jobs, n_jobs), missing):
-            kept.once(fold_name(k), partial(np.asarray, squared))
-    errors = errors_of(folded, kept)
-    if errors is None:
+        jobs = [delayed(_score)(folded, learn, slopes, k) for k in missing]
+        for result, k in zip(as_they_come(jobs, n_jobs), missing):
+            kept.once(fold_name(k), partial(_same, result))
+    held_out = held_out_of(folded, kept)
+    if held_out is None:
         raise ParameterError("There is no fold that could be held out.")
-    return errors
+    return held_out
+
+
+def _same(result: FoldResult) -> FoldResult:
+    return result
 
 
 def as_they_come(jobs: list[Any], n_jobs: int | None) -> Iterable[Any]:
@@ -91,28 +161,44 @@ def as_they_come(jobs: list[Any], n_jobs: int | None) -> Iterable[Any]:
     return cast(Iterable[Any], pool(jobs))
 
 
-def _score(folded: FoldedLoss, learn: Learner, k: int, journal: Journal | None = None) -> np.ndarray:
-    """Squared errors on fold `k` of all levels learned without it, shape (levels, n)."""
+def _score(
+    folded: FoldedLoss, learn: Learner, slopes: np.ndarray, k: int, journal: Journal | None = None
+) -> FoldResult:
+    """What all levels learned without fold `k` show on it."""
     logger.info("learning again without fold %d of %d", k + 1, len(folded.parts))
     rest = folded.without(k)
     levels = learn(rest) if journal is None else learn(rest, journal=journal)
-    return errors_on(folded.parts[k], levels.values())
+    return score_levels(folded.parts[k], levels, slopes)
 
 
-def errors_on(part: LeastSquares, levels: Iterable[GraphFit]) -> np.ndarray:
+def score_levels(part: LeastSquares, levels: Mapping[str, GraphFit], slopes: np.ndarray) -> FoldResult:
+    """What levels learned without these rows show on them."""
+    names = np.arange(part.n_tasks)
+    links = {name: reported_graph(fit, names, slopes).edges for name, fit in levels.items() if len(fit.edges)}
+    return FoldResult(part.cross_products([fit.coefficients for fit in levels.values()]), links)
+
+
+def squared_errors(part: LeastSquares, levels: Iterable[GraphFit]) -> np.ndarray:
     """Squared errors of every level and task, shape (levels, n)."""
     return np.array([2.0 * part.task_values(fit.coefficients) for fit in levels])
 
 
 def fold_name(k: int) -> str:
-    """Where a journal keeps the errors on a fold."""
+    """Where a journal keeps the result of a fold."""
     return f"fold {k}"
 
 
-def errors_of(folded: FoldedLoss, journal: Journal) -> FoldErrors | None:
-    """The errors of all folds in the journal, None where there are none."""
-    done = [k for k in folded.scored if journal.known(fold_name(k)) is not None]
-    if not done:
-        return None
-    squared = [journal.known(fold_name(k)) for k in done]
-    return FoldErrors(np.stack(squared, axis=1), np.array([folded.parts[k].count for k in done]))
+def held_out_of(folded: FoldedLoss, journal: Journal) -> CrossValidation | None:
+    """The results of all folds in the journal, None where there are none."""
+    done = {k: journal.known(fold_name(k)) for k in folded.scored}
+    done = {k: result for k, result in done.items() if result is not None}
+    return CrossValidation.of(folded, done) if done else None
+
+
+def reported_graph(fit: GraphFit, task_names: np.ndarray, slopes: np.ndarray) -> TaskGraph:
+    """The edges that matter to their tasks: as the criterion says, or by weights w_ij/√(max_i · max_j)."""
+    if fit.reported_weights is not None:
+        return TaskGraph(fit.edges, fit.reported_weights, task_names).threshold(0.0)
+    weights = fit.edge_weights(slopes)
+    present = weights > 0
+    return TaskGraph(fit.edges[present], weights[present], task_names).normalized().threshold(_REPORTED)

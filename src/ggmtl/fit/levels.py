@@ -11,9 +11,11 @@ import numpy as np
 from ggmtl.bilevel.algorithm import learn_by_validation
 from ggmtl.bilevel.level import NEGLIGIBLE_RIDGE, GraphFit, Settings, TaskMeans, refit
 from ggmtl.design.task_table import KnownTasks
-from ggmtl.evidence.hub import hub_evidence, learn_hub_by_feature
+from ggmtl.evidence.hub import hub_evidence, learn_hub_by_feature, sample_of_tasks
+from ggmtl.evidence.own_scales import own_scale_models
 from ggmtl.evidence.search import learn_by_evidence
 from ggmtl.evidence.search_l1 import learn_by_coordinates
+from ggmtl.evidence.separate import ridge_strengths
 from ggmtl.evidence.task_means import learn_means
 from ggmtl.evidence.task_noise import task_precisions
 from ggmtl.fit.family import by_name, last_graph
@@ -23,6 +25,10 @@ from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 
 # Levels of the entropy weight γ, in units of the outer loss per candidate edge.
 ENTROPY_LEVELS = (0.0, 0.03, 0.1, 0.3)
+# The hub under the other assumption about the noise: a variance for every task where the hub has one for all.
+OTHER_HUB = "hub, other noise"
+# The hub with a scale of its own for every task's deviation.
+OWN_SCALES = "hub, own scales"
 # Pulls to the common model, in units of the rows of a task, that leave nothing and everything to the task itself. The
 # smaller one is also a ridge, for columns that are constant: beside the larger one it must not vanish in rounding.
 _ALL_COMMON, _ALL_OWN = 1e5, 1e-6
@@ -42,12 +48,11 @@ def learn_levels(
     journal = journal or Journal()
     total, precisions = folded.total, None
     if len(task_names) == 1:
-        return {"independent": independent_level(total, settings)}
+        return {"independent": independent_level(total, replace(settings, hub=False))}
     simple = journal.once("simple", lambda: simple_levels(total, settings, start["hub"] if start else None))
-    if settings.noise == "per_task":
+    if settings.noise == "per_task" or settings.both_noises:
         weighed = journal.once("weighed", lambda: weighed_hub(total, settings, simple.get("hub")))
-        precisions = weighed.precisions
-        simple = simple | {"hub": weighed} if settings.hub else simple
+        simple, precisions = _under_both(simple, weighed, settings)
         if precisions is not None:
             folded, total = folded.weighted(precisions), total.weighted(precisions)
     known, means = settings.known, None
@@ -78,6 +83,28 @@ def learn_levels(
     if criterion == "validation" and not choose_entropy:
         return by_name(graphs)
     return with_graphs(simple, graphs)
+
+
+def _under_both(
+    simple: dict[str, GraphFit], weighed: GraphFit, settings: Settings
+) -> tuple[dict[str, GraphFit], np.ndarray | None]:
+    """The simple levels with the hub under the noise of the settings, and under the other where both are levels.
+
+    And the precisions by which rows are weighed, if they are.
+    """
+    if not settings.hub:
+        return simple, weighed.precisions if settings.noise == "per_task" else None
+    own = settings.noise == "per_task"
+    hub, other = (weighed, simple["hub"]) if own else (simple["hub"], weighed)
+    named = {"hub": hub}
+    if settings.both_noises:
+        named[OTHER_HUB] = replace(other, name=OTHER_HUB)
+    out = {
+        key: value
+        for name, level in simple.items()
+        for key, value in (named if name == "hub" else {name: level}).items()
+    }
+    return out, hub.precisions if own else None
 
 
 def _by_evidence(
@@ -117,6 +144,9 @@ def simple_levels(loss: LeastSquares, settings: Settings, start: GraphFit | None
     levels = [pooled_level(loss, settings), hub_level(loss, settings, start)] if settings.hub else []
     if levels and settings.slopes.any() and not settings.slopes.all():
         levels.append(intercept_level(loss, settings))
+    shrunk = settings.ridge <= NEGLIGIBLE_RIDGE
+    if levels and settings.blend and shrunk and not settings.sizes.is_large(loss.n_tasks, loss.n_features):
+        levels.append(own_scales_level(loss, settings, levels[1].hub))
     return by_name([*levels, independent_level(loss, settings)])
 
 
@@ -129,14 +159,36 @@ def pooled_level(loss: LeastSquares, settings: Settings) -> GraphFit:
 
 
 def independent_level(loss: LeastSquares, settings: Settings) -> GraphFit:
-    """Every task alone, with the ridge; where it has no row, the mean of all rows is all that there is."""
-    coefficients = loss.alone(settings.ridge_for(loss))
+    """Every task alone; where it has no row, the mean of all rows is all that there is."""
+    coefficients, ridge = separate_models(loss, settings)
     empty = loss.count <= 0
     if empty.any():
         # Zero would be the mean of rows that may be held out.
         mean = loss.pooled()[1] / max(float(loss.count.sum()), 1.0)
         coefficients[empty] = np.where(settings.slopes, 0.0, mean)
-    return _without_edges("independent", loss, settings, np.zeros(loss.n_features), coefficients)
+    fit = _without_edges("independent", loss, settings, np.zeros(loss.n_features), coefficients)
+    return replace(fit, ridge=ridge)
+
+
+def separate_models(loss: LeastSquares, settings: Settings) -> tuple[np.ndarray, np.ndarray]:
+    """Every task by ridge regression on its own rows, and its ridge, both of shape (n, p).
+
+    With a hub, the ridge of every task is learned from its own rows: few rows would leave its model undetermined.
+    Without one, the ridge is that of the settings, as in the paper.
+    """
+    ridge = settings.ridge_for(loss)
+    if settings.hub and settings.ridge <= NEGLIGIBLE_RIDGE:
+        ridge = np.maximum(ridge, np.where(settings.slopes, _own_ridges(loss, settings)[:, None], 0.0))
+    return loss.alone(ridge), ridge
+
+
+def _own_ridges(loss: LeastSquares, settings: Settings) -> np.ndarray:
+    """The strength of every task's ridge, shape (n,); of very many tasks the typical one of a sample."""
+    if not settings.sizes.is_large(loss.n_tasks, loss.n_features):
+        return ridge_strengths(loss, settings.slopes)
+    chosen = sample_of_tasks(loss, settings.sizes.hub_sample)
+    sample = loss if chosen is None else loss.of_tasks(chosen)
+    return np.full(loss.n_tasks, np.median(ridge_strengths(sample, settings.slopes)))
 
 
 def hub_level(
@@ -172,6 +224,12 @@ def described_level(loss: LeastSquares, settings: Settings, known: KnownTasks, h
 def _ridged(fit: GraphFit, loss: LeastSquares, settings: Settings) -> GraphFit:
     """The models with the ridge of the settings; strengths are those that evidence found without it."""
     return refit(fit, loss, settings) if settings.ridge > NEGLIGIBLE_RIDGE else fit
+
+
+def own_scales_level(loss: LeastSquares, settings: Settings, hub: np.ndarray) -> GraphFit:
+    """The common model, from which every task departs at a scale of its own."""
+    models, strength = own_scale_models(loss, hub)
+    return _without_edges(OWN_SCALES, loss, settings, strength, models)
 
 
 def intercept_level(loss: LeastSquares, settings: Settings) -> GraphFit:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ggmtl.bilevel.level import Settings
 from ggmtl.evidence.task_noise import task_precisions
-from ggmtl.fit.held_out import FoldErrors, errors_on, fold_name
+from ggmtl.fit.held_out import FoldErrors, fold_name, squared_errors
 from ggmtl.fit.levels import simple_levels, weighed_hub
 from ggmtl.runtime.journal import Journal
 from ggmtl.runtime.sizes import SIZES, Sizes
@@ -31,7 +31,7 @@ def with_noise(folded: FoldedLoss, settings: Settings, journal: Journal) -> Sett
     large = settings.sizes.is_large(part.n_tasks, part.n_features)
     asked = settings.hub and part.n_tasks > 1 and folded.scored and not large
     own = bool(asked) and journal.once("noise", lambda: _differs(folded, settings, journal))
-    return replace(settings, noise="per_task" if own else "common")
+    return replace(settings, noise="per_task" if own else "common", both_noises=settings.blend and bool(asked))
 
 
 def noise_ratios(hub: np.ndarray, loss: LeastSquares, sizes: Sizes = SIZES) -> np.ndarray | None:
@@ -65,4 +65,4 @@ def _hub_errors(folded: FoldedLoss, k: int, settings: Settings, journal: Journal
     rest = folded.training(k)
     simple = journal.once("simple", lambda: simple_levels(rest, settings))
     weighed = journal.once("weighed", lambda: weighed_hub(rest, settings, simple["hub"]))
-    return errors_on(folded.parts[k], [simple["hub"], weighed])
+    return squared_errors(folded.parts[k], [simple["hub"], weighed])

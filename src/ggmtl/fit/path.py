@@ -1,4 +1,4 @@
-"""Fit the family: every level on all rows, its held-out error, and the choice among them.
+"""Fit the family: every level on all rows, its held-out error, and their average or the choice among them.
 
 Every level is learned again without each fold and scored on it. The errors so include the search for candidates,
 strengths and edges.
@@ -15,9 +15,17 @@ import numpy as np
 
 from ggmtl.bilevel.level import GraphFit, Settings
 from ggmtl.evidence.search import with_accurate_models
-from ggmtl.fit.family import Family, by_name, choose, last_graph
-from ggmtl.fit.held_out import FoldErrors, Learner, cross_validate, errors_of, errors_on, fold_name
-from ggmtl.fit.levels import learn_levels, learn_pooled, with_graphs
+from ggmtl.fit.family import Family, blended, by_name, choose, last_graph
+from ggmtl.fit.held_out import (
+    CrossValidation,
+    FoldErrors,
+    Learner,
+    cross_validate,
+    fold_name,
+    held_out_of,
+    score_levels,
+)
+from ggmtl.fit.levels import OTHER_HUB, learn_levels, learn_pooled, with_graphs
 from ggmtl.fit.noise_choice import with_noise
 from ggmtl.fit.straight import learn_lines_and_curves
 from ggmtl.runtime.journal import Journal
@@ -37,7 +45,7 @@ def fit_path(
     n_jobs: int | None = None,
     journal: Journal | None = None,
 ) -> Family:
-    """Learn every level on all rows, estimate its error without leaks, and choose.
+    """Learn every level on all rows, estimate its error without leaks, and average the levels or choose one.
 
     With a single hold-out the error of the outer problem is all there is (the paper's protocol); it is optimistic.
 
@@ -62,10 +70,10 @@ def fit_path(
     elif criterion == "evidence":
         learn = partial(learn, settings=with_noise(folded, settings, journal))
     logger.info("learning %d tasks by %s", len(task_names), criterion)
-    inside, first, errors = journal.inside("levels"), None, None
+    inside, first, validated = journal.inside("levels"), None, None
     try:
         if criterion == "evidence" and not is_small(folded, settings.sizes) and folded.scored:
-            folded, first, errors = _first_fold(folded, learn, journal)
+            folded, first, validated = _first_fold(folded, learn, settings.slopes, journal)
             logger.info("a fold held out is scored; learning from all rows")
         levels = journal.once("levels", lambda: learn(folded, journal=inside, start=first))
     except KeyboardInterrupt:
@@ -73,25 +81,38 @@ def fit_path(
         levels = _levels_so_far(inside)
         if not levels:
             raise
-        return _interrupted(levels, None, last_graph(levels), criterion)
+        return _interrupted(Family.choosing(levels, None, last_graph(levels), criterion))
     # Validation needs folds of its own when one is set aside; evidence, and a task alone, need none.
     needed = 3 if criterion == "validation" and len(task_names) > 1 else 1
     whole = True
     try:
-        if errors is None and len(folded.scored) >= needed:
-            errors = cross_validate(folded, learn, n_jobs, journal)
+        if validated is None and len(folded.scored) >= needed:
+            validated = cross_validate(folded, learn, settings.slopes, n_jobs, journal)
     except KeyboardInterrupt:
-        errors, whole = errors_of(folded, journal), False
-    levels, errors = _with_edges(levels, errors)
+        validated, whole = held_out_of(folded, journal), False
+    family = _family(levels, validated, settings, criterion)
+    if criterion == "evidence" and settings.penalty == "squared_l2":
+        family = family.with_best(with_accurate_models(family.best, folded.total, settings.sizes))
+    journal.save(finished=whole)
+    return family if whole else _interrupted(family)
+
+
+def _family(
+    levels: Mapping[str, GraphFit], validated: CrossValidation | None, settings: Settings, criterion: str
+) -> Family:
+    """The average of the levels, or the one chosen."""
+    levels, errors = _without_repetitions(levels, validated and validated.errors)
+    must = len(settings.candidates.must_link) > 0
     if errors is None and criterion == "validation":
         # One hold-out: the densest graph is the one with the lowest outer loss, and all that the paper would ask.
         chosen = last_graph(levels)
     else:
-        chosen = choose(levels, errors, linked=len(settings.candidates.must_link) > 0)
-    if criterion == "evidence" and settings.penalty == "squared_l2":
-        levels = levels | {chosen: with_accurate_models(levels[chosen], folded.total, settings.sizes)}
-    journal.save(finished=whole)
-    return (Family.choosing if whole else _interrupted)(levels, errors, chosen, criterion)
+        chosen = choose(levels, errors, linked=must)
+    if errors is None or must or not settings.blend or "hub" not in levels:
+        family = Family.choosing(levels, errors, chosen, criterion)
+    else:
+        family = blended(levels, errors, chosen, criterion, equal_noise=settings.noise == "common")
+    return replace(family, links=validated.links if validated else ())
 
 
 def is_small(folded: FoldedLoss, sizes: Sizes) -> bool:
@@ -99,18 +120,27 @@ def is_small(folded: FoldedLoss, sizes: Sizes) -> bool:
     return not sizes.is_large(folded.parts[0].n_tasks, folded.parts[0].n_features)
 
 
-def _with_edges(
+def _without_repetitions(
     levels: Mapping[str, GraphFit], errors: FoldErrors | None
 ) -> tuple[dict[str, GraphFit], FoldErrors | None]:
-    """All levels but graphs without an edge, which are the hub once more."""
+    """All levels but those that repeat the hub: graphs without an edge, and tasks that do not differ in noise."""
+    if "hub" not in levels:
+        return dict(levels), errors
+
+    def repeats(name: str, fit: GraphFit) -> bool:
+        if fit.kind == "graph":
+            return not len(fit.edges)
+        hub = levels.get(name.replace(OTHER_HUB, "hub"))
+        return fit.kind == OTHER_HUB and fit.precisions is None and hub is not None and hub.precisions is None
+
+    keep = [k for k, (name, fit) in enumerate(levels.items()) if not repeats(name, fit)]
     fits = list(levels.values())
-    keep = [k for k, fit in enumerate(fits) if fit.name != "graph" or len(fit.edges) or "hub" not in levels]
-    return by_name(fits[k] for k in keep), errors and FoldErrors(errors.squared[keep], errors.count)
+    return by_name(fits[k] for k in keep), errors and errors.among(keep)
 
 
 def _first_fold(
-    folded: FoldedLoss, learn: Learner, journal: Journal
-) -> tuple[FoldedLoss, dict[str, GraphFit], FoldErrors]:
+    folded: FoldedLoss, learn: Learner, slopes: np.ndarray, journal: Journal
+) -> tuple[FoldedLoss, dict[str, GraphFit], CrossValidation]:
     """All rows as one, the levels learned without one fold (where those of all rows start), and their errors on it.
 
     The matrices of very many tasks fill the memory: those of all rows take the place of `folded`, which is used up.
@@ -119,9 +149,9 @@ def _first_fold(
     rest, held_out = folded.training(k), folded.parts[k]
     inside = journal.inside("first")
     levels = journal.once("first", lambda: learn(FoldedLoss((rest,)), journal=inside))
-    squared = journal.once(fold_name(1), lambda: errors_on(held_out, levels.values()))
-    errors = FoldErrors(squared[:, None], held_out.count[None])
-    return FoldedLoss((rest.absorb(held_out),)), levels, errors
+    result = journal.once(fold_name(1), lambda: score_levels(held_out, levels, slopes))
+    validated = CrossValidation(FoldErrors.of_products(result.cross[None], held_out.count[None]), (result.links,))
+    return FoldedLoss((rest.absorb(held_out),)), levels, validated
 
 
 def _levels_so_far(journal: Journal) -> dict[str, GraphFit]:
@@ -134,6 +164,5 @@ def _levels_so_far(journal: Journal) -> dict[str, GraphFit]:
     return with_graphs(simple, graphs() if graphs else ())
 
 
-def _interrupted(levels: Mapping[str, GraphFit], errors: FoldErrors | None, chosen: str, criterion: str) -> Family:
-    marked = dict(levels) | {chosen: replace(levels[chosen], status="interrupted")}
-    return Family.choosing(marked, errors, chosen, criterion)
+def _interrupted(family: Family) -> Family:
+    return family.with_best(replace(family.best, status="interrupted"))

@@ -73,13 +73,13 @@ class FittedState:
 
     @property
     def level(self) -> GraphFit:
-        """The level behind graph and models."""
+        """The level whose graph and strengths are shown."""
         return self.family.best
 
     @property
     def coefficients(self) -> np.ndarray:
-        """Model of every task, shape (n, p)."""
-        return self.level.coefficients
+        """Model of every task, shape (n, p): the average of the levels."""
+        return self.once("coefficients", lambda: self.family.coefficients)
 
     @property
     def fitted_tasks(self) -> np.ndarray:

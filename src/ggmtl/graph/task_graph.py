@@ -26,6 +26,8 @@ class TaskGraph:
         Not negative.
     task_names : array of shape (n,)
         Labels of the tasks.
+    support : array of shape (m,), optional
+        Share of the folds of a fit whose own graph has the edge, in [0, 1]; None where that is not known.
 
     Examples
     --------
@@ -37,6 +39,7 @@ class TaskGraph:
     edges: np.ndarray
     weights: np.ndarray
     task_names: np.ndarray
+    support: np.ndarray | None = None
 
     def __post_init__(self):
         names = np.asarray(self.task_names)
@@ -54,6 +57,12 @@ class TaskGraph:
         edges = np.sort(edges, axis=1)
         order = np.lexsort((edges[:, 1], edges[:, 0]))
         edges, weights = edges[order], weights[order]
+        support = None if self.support is None else np.asarray(self.support, dtype=np.float64).reshape(-1)
+        if support is not None:
+            if len(support) != len(edges):
+                raise InputError(f"There are {len(edges)} edges but {len(support)} values of support.")
+            support = support[order]
+            support.setflags(write=False)
         if len(edges) > 1 and (np.diff(edges, axis=0) == 0).all(axis=1).any():
             raise InputError("An edge is given twice.")
         for array in (edges, weights):
@@ -61,6 +70,7 @@ class TaskGraph:
         object.__setattr__(self, "edges", edges)
         object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "task_names", names)
+        object.__setattr__(self, "support", support)
 
     @classmethod
     def empty(cls, task_names: Sequence[Any] | np.ndarray) -> TaskGraph:
@@ -113,11 +123,13 @@ class TaskGraph:
     def threshold(self, t: float) -> TaskGraph:
         """The graph of the edges heavier than `t`."""
         keep = self.weights > t
-        return TaskGraph(self.edges[keep], self.weights[keep], self.task_names)
+        support = None if self.support is None else self.support[keep]
+        return TaskGraph(self.edges[keep], self.weights[keep], self.task_names, support)
 
     def normalized(self) -> TaskGraph:
         """Weights w_ij/√(max_i · max_j) in [0, 1], where max_i is the heaviest edge at task i."""
-        return TaskGraph(self.edges, beside_heaviest(self.edges, self.weights, self.n_tasks), self.task_names)
+        weights = beside_heaviest(self.edges, self.weights, self.n_tasks)
+        return TaskGraph(self.edges, weights, self.task_names, self.support)
 
     def clusters(self, method: str = "markov", **options: Any) -> np.ndarray:
         """Cluster number of each task, shape (n,); 0 is the largest cluster.

@@ -9,7 +9,14 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array, diags_array
 
 from ggmtl.bilevel.level import GraphFit, Settings, on_its_columns, refit
-from ggmtl.fit.levels import independent_level, pooled_level
+from ggmtl.fit.levels import (
+    OWN_SCALES,
+    independent_level,
+    intercept_level,
+    own_scales_level,
+    pooled_level,
+    separate_models,
+)
 from ggmtl.graph.task_graph import beside_heaviest
 from ggmtl.inference.posterior import embedded, pull_of
 from ggmtl.statistics.least_squares import LeastSquares
@@ -277,6 +284,51 @@ def follow(
     return replace(fit, coefficients=models), [task.covariance for task in found]
 
 
+def attach_alone(
+    fit: GraphFit, rows: LeastSquares, noise: float, settings: Settings, row: np.ndarray | None = None
+) -> np.ndarray:
+    """Model of one new task at a level without links, shape (p,); `row` is what is known about it, encoded."""
+    if fit.columns is not None:
+        narrow = rows.of_columns(fit.columns), noise, settings.of_columns(fit.columns), row
+        model = np.zeros(rows.n_features)
+        model[fit.columns] = attach_alone(fit.on_its_columns(), *narrow)
+        return model
+    if fit.means is not None:
+        own = np.zeros(fit.coefficients.shape[1]) if row is None else row @ fit.means.effects
+        return own + attach_alone(fit.centred, rows.shifted(own[None]), noise, settings)
+    common = fit.common_model()
+    if not np.isfinite(fit.hub).all() or rows.count[0] == 0:
+        return common
+    if fit.kind == "independent":
+        return separate_models(rows, settings)[0][0]
+    ridge = settings.ridge_for(rows)[0]
+    pull = pull_of(fit, noise)
+    return np.linalg.solve(rows.gram[0] + np.diag(pull + ridge), rows.moment[0] + pull * common)
+
+
+def follow_alone(
+    fit: GraphFit, loss: LeastSquares, settings: Settings, attached: Sequence[int], noise: float
+) -> GraphFit:
+    """The models of other rows at a level without links, strengths as they are."""
+    if fit.columns is not None:
+        own = follow_alone(*on_its_columns(fit, loss, settings), attached, noise)
+        return own.on_columns(fit.columns, loss.n_features)
+    together = np.setdiff1d(np.arange(len(fit.coefficients)), attached)
+    rows, known = loss.of_tasks(together), among(fit, together)
+    again = {"pooled": pooled_level, "intercepts": intercept_level, "independent": independent_level}.get(fit.kind)
+    if fit.kind == OWN_SCALES:
+        solved = own_scales_level(rows, settings, fit.hub)
+    else:
+        solved = refit(known, rows, settings) if again is None else again(rows, settings)
+    known = replace(known, coefficients=solved.coefficients)
+    models = fit.coefficients.copy()
+    models[together] = known.coefficients
+    for place in attached:
+        row = None if fit.means is None else fit.means.known[place]
+        models[place] = attach_alone(known, loss.of_tasks(np.array([place])), noise, settings, row)
+    return replace(fit, coefficients=models, ridge=None)
+
+
 def among(fit: GraphFit, tasks: np.ndarray) -> GraphFit:
     """The fit of some tasks, in rising order, with the edges among them."""
     if len(tasks) == len(fit.coefficients):
@@ -290,6 +342,7 @@ def among(fit: GraphFit, tasks: np.ndarray) -> GraphFit:
         coefficients=fit.coefficients[tasks],
         precisions=None if fit.precisions is None else fit.precisions[tasks],
         means=None if fit.means is None else fit.means.of_tasks(tasks),
+        ridge=None if fit.ridge is None else fit.ridge[tasks],
     )
 
 
@@ -313,4 +366,5 @@ def insert_task(fit: GraphFit, attached: AttachedTask, position: int, known: np.
         coefficients=np.insert(fit.coefficients, position, attached.coefficients, axis=0),
         # It has too few rows to estimate its noise.
         precisions=None if fit.precisions is None else np.insert(fit.precisions, position, 1.0),
+        ridge=None,
     )

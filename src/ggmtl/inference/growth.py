@@ -6,13 +6,21 @@ from dataclasses import replace
 
 import numpy as np
 
+from ggmtl.bilevel.level import GraphFit
 from ggmtl.data.labels import join_labels, locate_tasks
 from ggmtl.data.task_features import TaskFeatures
 from ggmtl.fit.family import Family
-from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.task_graph import TaskGraph, beside_heaviest
-from ggmtl.inference.attachment import AttachedTask, among, attach, follow, insert_task
+from ggmtl.inference.attachment import (
+    AttachedTask,
+    among,
+    attach,
+    attach_alone,
+    follow,
+    follow_alone,
+    insert_task,
+)
 from ggmtl.inference.uncertainty import noise_ratios, noise_variance, standard_errors
 from ggmtl.inference.unseen import encode_row
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
@@ -36,7 +44,13 @@ def with_task(
     noise = noise_variance(state) if noise is None else noise
     fitted = state.fitted_tasks
     found = attach(among(state.level, fitted), rows, noise, state.settings.ridge_for(rows)[0], encode_row(state, row))
-    return _inserted(state, label, replace(found, neighbours=fitted[found.neighbours]), noise, row)
+    family = state.family
+    others = {
+        name: attach_alone(among(family.levels[name], fitted), rows, noise, state.settings, encode_row(state, row))
+        for name in family.weights
+        if name != family.main
+    }
+    return _inserted(state, label, replace(found, neighbours=fitted[found.neighbours]), noise, others, row)
 
 
 def with_rows(state: FittedState, statistics: TaskStatistics, features: TaskFeatures | None = None) -> FittedState:
@@ -46,10 +60,14 @@ def with_rows(state: FittedState, statistics: TaskStatistics, features: TaskFeat
     here = locate_tasks(statistics.task_names, state.task_names)
     labels = [label for label, _ in state.attached]
     positions = locate_tasks(state.task_names, np.array(labels)).tolist() if labels else []
-    fit, covariances = follow(state.level, total.of_tasks(here), state.settings, positions, noise)
+    rows = total.of_tasks(here)
+    family = state.family
+    others = [name for name in family.weights if name != family.main]
+    followed = {name: follow_alone(family.levels[name], rows, state.settings, positions, noise) for name in others}
+    fit, covariances = follow(state.level, rows, state.settings, positions, noise)
     grown = replace(
         state,
-        family=state.family.with_best(fit),
+        family=replace(family, levels=family.levels | followed).with_best(fit),
         attached=tuple(zip(labels, covariances)),
         statistics=replace(statistics, cross=statistics.cross[:, here], task_names=state.task_names),
         given={},
@@ -65,9 +83,14 @@ def with_rows(state: FittedState, statistics: TaskStatistics, features: TaskFeat
 
 
 def _inserted(
-    state: FittedState, label: np.ndarray, attached: AttachedTask, noise: float, row: TaskFeatures | None = None
+    state: FittedState,
+    label: np.ndarray,
+    attached: AttachedTask,
+    noise: float,
+    others: dict[str, np.ndarray],
+    row: TaskFeatures | None = None,
 ) -> FittedState:
-    """The state with a task at its place among the sorted labels."""
+    """The state with a task at its place among the sorted labels; `others` are its models at the other levels."""
     labels = join_labels([state.task_names, label])
     position = int(np.searchsorted(labels[:-1], labels[-1]))
     old, family, graph = state.level, state.family, state.graph
@@ -81,7 +104,7 @@ def _inserted(
         state,
         task_names=names,
         settings=replace(state.settings, known=None if known is None else known.with_task(label, row)),
-        family=_with_place(family, position).with_best(fit),
+        family=_with_place(family, position, others).with_best(fit),
         graph=TaskGraph(edges, np.append(graph.weights, weights), names),
         attached=(*state.attached, (label[0], attached.covariance)),
         # σ² is that of the fitted tasks, whose rows are the same.
@@ -89,16 +112,29 @@ def _inserted(
     )
 
 
-def _with_place(family: Family, position: int) -> Family:
-    """A family whose other levels know of the new task's place, but have no model for it."""
-    levels = {
-        name: replace(level, coefficients=level.coefficients[:0], edges=level.edges + (level.edges >= position))
-        for name, level in family.levels.items()
-    }
-    errors = family.errors and FoldErrors(
-        np.insert(family.errors.squared, position, 0.0, axis=2), np.insert(family.errors.count, position, 0.0, axis=1)
+def _with_place(family: Family, position: int, models: dict[str, np.ndarray]) -> Family:
+    """A family whose averaged levels have the new task's models; others know of its place but keep no models."""
+
+    def placed(name: str, level: GraphFit) -> GraphFit:
+        coefficients, precisions = level.coefficients[:0], None
+        if name in models:
+            coefficients = np.insert(level.coefficients, position, models[name], axis=0)
+            precisions = None if level.precisions is None else np.insert(level.precisions, position, 1.0)
+        edges = level.edges + (level.edges >= position)
+        return replace(level, coefficients=coefficients, edges=edges, precisions=precisions, ridge=None)
+
+    average = family.average and replace(
+        family.average,
+        squared=np.insert(family.average.squared, position, 0.0, axis=1),
+        losses={name: np.insert(values, position, 0.0) for name, values in family.average.losses.items()},
     )
-    return replace(family, levels=levels, errors=errors)
+    return replace(
+        family,
+        levels={name: placed(name, level) for name, level in family.levels.items()},
+        errors=family.errors and family.errors.with_task(position),
+        average=average,
+        links=(),
+    )
 
 
 def _given(state: FittedState, attached: AttachedTask, position: int, noise: float) -> dict[str, object]:

@@ -12,6 +12,7 @@ With edges, σ² is larger than that where the graph was searched for: see :mod:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -78,6 +79,16 @@ class Posterior:
         own = self.covariance @ gram @ self.covariance
         return replace(self, covariance=self.covariance + (ratios - 1.0)[:, None, None] * own)
 
+    def with_spread(self, levels: Sequence[tuple[float, np.ndarray]]) -> Posterior:
+        """The same with the spread of averaged levels, given as weights and deviations from the average.
+
+        Law of total variance: Var w = E Var(w | level) + Var E(w | level), with the covariance of the main level for
+        the first term.
+        """
+        if not levels:
+            return self
+        between = sum(share * deviation[:, :, None] * deviation[:, None, :] for share, deviation in levels)
+        return replace(self, covariance=self.covariance + between / self.noise)
     def on_columns(self, columns: np.ndarray, width: int) -> Posterior:
         """The same where there are `width` columns: the coefficients of those not used are known to be zero."""
         wide = {name: embedded(getattr(self, name), columns, width) for name in ("covariance", "new_task", "common")}

@@ -84,7 +84,7 @@ def _posterior(state: FittedState) -> Posterior:
         joint = joint.with_noise(total.gram, ratios[fitted])
     joint = with_mean_doubt(joint, fit, total)
     if not state.attached:
-        return joint
+        return joint.with_spread(_spread(state))
     # A task that was added later has a prior of its own, with the others held fixed. With one model for all tasks it
     # has none.
     pooled = not np.isfinite(fit.hub).all()
@@ -93,14 +93,22 @@ def _posterior(state: FittedState) -> Posterior:
     for label, covariance in state.attached:
         position = locate_tasks(state.task_names, np.array([label]))[0]
         blocks[position] = joint.new_task if pooled else covariance
-    return replace(joint, covariance=blocks)
+    return replace(joint, covariance=blocks).with_spread(_spread(state))
+
+
+def _spread(state: FittedState) -> list[tuple[float, np.ndarray]]:
+    """Weight and deviation from the average, shape (n, p), of every averaged level."""
+    family = state.family
+    if len(family.weights) == 1:
+        return []
+    return [(weight, family.levels[name].coefficients - state.coefficients) for name, weight in family.weights.items()]
 
 
 def _held_out_error(state: FittedState, folded: FoldedLoss) -> HeldOut | None:
     family = state.family
     if family.errors is None or not folded.scored:
         return None
-    squared = family.errors.squared[family.position(family.chosen)].sum(axis=0)
+    squared = family.errors.squared[family.position(family.main)].sum(axis=0)
     precisions = state.level.precisions
     weighted = squared.sum() if precisions is None else squared @ precisions
     return HeldOut(float(weighted / family.errors.count.sum()), 1.0 - 1.0 / len(folded.parts))

@@ -39,12 +39,17 @@ def encode_row(state: FittedState, row: TaskFeatures | None) -> np.ndarray | Non
 
 def unseen_models(state: FittedState, z: np.ndarray) -> np.ndarray:
     """Models of tasks without rows, shape (m, p), in scaled units; z has shape (m, q)."""
-    total, fitted = np.zeros((len(z), state.coefficients.shape[1])), state.fitted_tasks
+    return sum(weight * models for weight, models in _by_level(state, z))
+
+
+def _by_level(state: FittedState, z: np.ndarray) -> list[tuple[float, np.ndarray]]:
+    """Weight and models of every averaged level, the latter of shape (m, p)."""
+    out, fitted = [], state.fitted_tasks
     for name, weight in state.family.weights.items():
         fit = among(state.family.levels[name], fitted)
-        mean = 0.0 if fit.means is None else z @ fit.means.effects
-        total += weight * (fit.common_model() + mean)
-    return total
+        mean = np.zeros((len(z), 1)) if fit.means is None else z @ fit.means.effects
+        out.append((weight, fit.common_model() + mean))
+    return out
 
 
 def with_unseen(
@@ -57,5 +62,8 @@ def with_unseen(
     else:
         loss = state.folded().total.of_tasks(state.fitted_tasks)
         blocks = np.diag(1.0 / pull_of(fit, joint.noise)) + mean_doubt(fit, loss, joint.noise, z)
+    levels, average = _by_level(state, z), unseen_models(state, z)
+    apart = sum(weight * np.einsum("mp,mq->mpq", models - average, models - average) for weight, models in levels)
+    blocks = blocks + apart / joint.noise
     more = replace(joint, covariance=np.concatenate([joint.covariance, blocks]))
     return more, None if ratios is None else np.append(ratios, np.ones(len(z)))

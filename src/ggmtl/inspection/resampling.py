@@ -23,7 +23,7 @@ from ggmtl.data.folds import deal_folds
 from ggmtl.data.reading import read_training
 from ggmtl.errors import InputError
 from ggmtl.evidence.search import learn_by_evidence
-from ggmtl.fit.family import reported_graph
+from ggmtl.fit.held_out import reported_graph
 from ggmtl.fit.levels import candidate_models, hub_level
 from ggmtl.graph.candidates import CandidateEdges, cross_fit
 from ggmtl.graph.task_graph import TaskGraph

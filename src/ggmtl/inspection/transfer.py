@@ -1,4 +1,4 @@
-"""Did sharing help, and whom? Errors of every task alone, pooled, with the hub and with the graph.
+"""Did sharing help, and whom? Errors of every task alone, pooled, with the hub, with the graph, and of their average.
 
 The gain of one level over another is the mean difference of squared errors at the same held-out rows; its interval
 comes from the spread of the differences over tasks (for one task: over folds).
@@ -18,11 +18,11 @@ from ggmtl.bilevel.level import GraphFit
 from ggmtl.errors import InputError
 from ggmtl.fit.family import Family
 from ggmtl.fit.held_out import FoldErrors, cross_validate
-from ggmtl.fit.levels import pooled_level, simple_levels
+from ggmtl.fit.levels import OTHER_HUB, OWN_SCALES, pooled_level, simple_levels
 from ggmtl.fit.state import state_of
 from ggmtl.inspection.outliers import unlike_others
 from ggmtl.inspection.summary.phrases import count, listing, one_line
-from ggmtl.inspection.summary.verdict import LEVEL_PLACES, SIMPLE_LEVELS
+from ggmtl.inspection.summary.verdict import AVERAGE, LEVEL_PLACES, SIMPLE_LEVELS, average_verdict
 from ggmtl.kernels import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss
 
@@ -35,8 +35,10 @@ _QUANTILE = 1.96
 _CLEAR, _OUTLYING = 2.0, 3.5
 _WORDS = {
     "pooled": "one model for all tasks",
-    "hub": "the common model with deviations",
-    "described": "the common model by task features, with deviations",
+    "hub": "a shared model with own deviations",
+    OTHER_HUB: "a shared model with own deviations",
+    OWN_SCALES: "a shared model with own deviations",
+    "described": "a shared model by task features, with own deviations",
     "intercepts": "common slopes with an intercept for every task",
     "independent": "separate models",
 }
@@ -71,9 +73,10 @@ class TransferReport:
     total : array of shape (levels,)
         Root mean squared errors over all rows.
     chosen : str
-        The level that the model uses.
+        The level that the model uses, or "average".
     gain : Gain
-        Of the chosen level (or, where that is a simple model, of the best graph) against the best simple model.
+        Of the average: what its links add, or, where it has none, of sharing against separate models. Of a single
+        level: against the best simple model (where that is chosen, of the best graph).
     gain_over_alone : Gain
         Of the chosen level against separate models.
     task_gains : tuple of Gain
@@ -158,8 +161,8 @@ def transfer_report(
     >>> data = make_clusters(3, n_tasks=12, n_features=4, random_state=0)
     >>> model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
     >>> report = transfer_report(model)
-    >>> report.chosen.startswith("graph"), report.gain_over_alone.share > 0
-    (True, True)
+    >>> report.chosen, report.gain_over_alone.share > 0
+    ('average', True)
     """
     rows = {"tasks": tasks, "sample_weight": sample_weight, "groups": groups}
     state = getattr(model, "state_", None)
@@ -182,8 +185,33 @@ def transfer_report(
     if "pooled" not in result.levels or "independent" not in result.levels:
         result, errors = _with_simple_levels(model, result, errors)
     result, errors, edges = _by_density(result, errors, model.path_)
+    if result.average is not None:
+        return _averaged(model, result, (*edges, model.graph_.n_edges))
     report = _report(model, errors, tuple(result.levels), result.position(result.chosen))
     return replace(report, n_edges=tuple(edges))
+
+
+def _averaged(model: GGMTLRegressor, result: Family, edges: tuple[int, ...]) -> TransferReport:
+    """The average against its parts; the verdict is that of the summary."""
+    errors = result.all_errors()
+    if errors is None or result.average is None:
+        raise InputError("The model has no errors on held-out rows. Give X and y here, or fit with validation=5.")
+    verdict, over_alone = average_verdict(result, model.graph_), result.average.gain_over("independent")
+    average, alone = len(errors.squared) - 1, result.position("independent")
+    return TransferReport(
+        model.tasks_,
+        (*result.levels, AVERAGE),
+        np.sqrt(errors.task_mean()).T * model.scaling_.target_scale,
+        np.sqrt(errors.mean()) * model.scaling_.target_scale,
+        AVERAGE,
+        Gain(verdict["gain"], verdict["low"], verdict["high"]),
+        Gain(over_alone.value, over_alone.low, over_alone.high),
+        _task_gains(errors, average, alone),
+        model.tasks_[_hurt(errors, average, alone)],
+        model.tasks_[unlike_others(model)],
+        verdict["text"],
+        edges,
+    )
 
 
 def _single(model: GGMTLRegressor, errors: FoldErrors) -> TransferReport:
@@ -217,7 +245,7 @@ def _by_density(
     order = sorted(range(len(places)), key=places.__getitem__)
     names = list(result.levels)
     levels = {names[k]: result.levels[names[k]] for k in order}
-    ordered = FoldErrors(errors.squared[order], errors.count)
+    ordered = errors.among(order)
     return replace(result, levels=levels, errors=ordered), ordered, [edges[k] for k in order]
 
 
@@ -231,7 +259,7 @@ def _with_simple_levels(model: GGMTLRegressor, result: Family, known: FoldErrors
         return levels if settings.hub else {"pooled": pooled_level(folded.total, settings), **levels}
 
     folded = model.state_.folded()
-    errors = cross_validate(folded, simple)
+    errors = cross_validate(folded, simple, settings.slopes).errors
     fits = simple(folded)
     joined = FoldErrors(np.concatenate([errors.squared, known.squared]), known.count)
     return replace(result, levels=fits | result.levels, errors=joined), joined
@@ -337,9 +365,9 @@ def _verdict(
             f"{100 * gain.share:.1f} % ({100 * gain.low:.1f} to {100 * gain.high:.1f} %) {simple}."
         )
     if names[chosen] == "independent":
-        return "Sharing does not help: separate models do best."
+        return "Separate models predict best."
     common = "common slopes" if names[chosen] == "intercepts" else "the common model"
-    found = f"No structure found beyond {common}"
+    found = f"No links between tasks were found beyond {common}"
     if over_alone.low > 0:
         return f"{found}, which lowers the error by {_percent(over_alone)} against separate models."
     return f"{found}."

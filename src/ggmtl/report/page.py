@@ -9,7 +9,13 @@ from typing import Any
 
 from ggmtl.errors import require
 from ggmtl.inspection.summary.collect import summarize
-from ggmtl.inspection.summary.words import describe_gain, describe_graph, describe_meaning, note_lines
+from ggmtl.inspection.summary.words import (
+    describe_blend,
+    describe_gain,
+    describe_graph,
+    describe_meaning,
+    note_lines,
+)
 from ggmtl.report.placing import place_tasks
 from ggmtl.runtime.files import write_whole
 
@@ -75,7 +81,7 @@ def render_report(summary: dict[str, Any], title: str | None = None) -> str:
         # Percentages and ranges stay on one line.
         verdict=summary["verdict"]["text"].replace(" %", "\u00a0%").replace("–", "\u2060–\u2060"),
         meaning=describe_meaning(summary),
-        detail=describe_gain(summary),
+        detail=" ".join(filter(None, [describe_gain(summary), describe_blend(summary)])),
         graph_words=describe_graph(summary),
         notes=note_lines(summary),
         measured=any(level.get("error") is not None for level in summary["path"]["levels"]),

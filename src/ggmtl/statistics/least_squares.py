@@ -112,6 +112,18 @@ class LeastSquares:
         cross = np.einsum("np,np->n", self.gradient(coefficients) - self.moment, coefficients)
         return np.maximum(0.5 * (cross + self.target_square), 0.0)
 
+    def cross_products(self, models: Sequence[np.ndarray]) -> np.ndarray:
+        """(X_i w_i − y_i)ᵀ(X_i w'_i − y_i) of every task and every pair of models, shape (n, models, models)."""
+        out = np.empty((self.n_tasks, len(models), len(models)))
+        for a, left in enumerate(models):
+            image = self.gradient(left)
+            level = self.target_square - np.einsum("np,np->n", self.moment, left)
+            for b, right in enumerate(models[: a + 1]):
+                out[:, a, b] = out[:, b, a] = np.einsum("np,np->n", image, right) + level
+        squares = np.einsum("nll->nl", out)
+        np.maximum(squares, 0.0, out=squares)
+        return out
+
     def value(self, coefficients: np.ndarray) -> float:
         """½ Σ_i ‖X_i w_i − y_i‖²."""
         return float(self.task_values(coefficients).sum())

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from ggmtl.fit.family import reported_graph
-from ggmtl.fit.held_out import FoldErrors
+from ggmtl.bilevel.level import STRAIGHT
+from ggmtl.fit.held_out import FoldErrors, reported_graph
 from ggmtl.graph.candidates import Coordinates
 from ggmtl.graph.shapes import name_shape
 from ggmtl.graph.task_graph import TaskGraph
@@ -25,10 +25,12 @@ from ggmtl.inspection.summary.coefficients import (
     task_map_of,
 )
 from ggmtl.inspection.summary.phrases import fingerprint_of, plain, versions
-from ggmtl.inspection.summary.verdict import LEVEL_PLACES, best_simple, verdict_of
+from ggmtl.inspection.summary.verdict import AVERAGE, LEVEL_PLACES, average_verdict, best_simple, verdict_of
 
 # Above so many numbers, the differences along edges are left to the reader of the coefficients.
 _MAX_DIFFERENCES = 200_000
+# Held-out rows from which a task's gain is told, and rows by which it is shrunk towards the gain of all.
+_FEWEST_ROWS, _PRIOR_ROWS = 5.0, 10.0
 
 
 def summarize(model: Any) -> dict[str, Any]:
@@ -57,7 +59,8 @@ def summarize(model: Any) -> dict[str, Any]:
         "n_rows": None if rows is None else float(rows.sum()),
         "n_features": int(model.n_features_in_),
         "features": [*map(str, model.feature_names_), *(["intercept"] if model.fit_intercept else [])],
-        "verdict": verdict_of(levels, errors, chosen, graph, rows),
+        "verdict": _verdict(model, levels, errors, chosen, rows),
+        "blend": dict(getattr(model, "blend_", None) or {}),
         "tasks": _tasks(model, graph, clusters, rows, errors, levels, chosen),
         "graph": _graph(model, graph, clusters),
         "path": {"levels": levels, "chosen": chosen, "criterion": getattr(model, "criterion_", None)},
@@ -136,12 +139,49 @@ def _levels(model: Any) -> list[dict[str, Any]]:
     levels = []
     for k, row in enumerate(table):
         # A level loaded from a file, or fitted before a task was attached, has not the models of all tasks.
-        graph = model.graph_ if row["chosen"] else None
+        graph = model.graph_ if row["chosen"] and not _is_averaged(model) else None
         if graph is None and state is not None and len(fits[k].coefficients) == len(model.tasks_):
             graph = reported_graph(fits[k], model.tasks_, state.settings.slopes)
         level = {name: plain(value) for name, value in row.items()}
         levels.append({**level, "name": str(row["level"]), **_level_graph(graph)})
+    if _is_averaged(model):
+        levels = [{**level, "chosen": False} for level in levels]
+        levels.append(_average_level(model))
     return levels
+
+
+def _is_averaged(model: Any) -> bool:
+    """Whether the errors of an average of levels are known for all tasks."""
+    state = getattr(model, "state_", None)
+    return state is not None and state.family.average is not None and _fold_errors(model) is not None
+
+
+def _average_level(model: Any) -> dict[str, Any]:
+    """The average of the levels, as one more of them."""
+    errors = _fold_errors(model)
+    if errors is None:
+        raise ValueError("The errors of the average are not known.")
+    root = float(np.sqrt(errors.mean()[-1]))
+    unit = model.scaling_.target_scale
+    return {
+        "name": AVERAGE,
+        "level": AVERAGE,
+        "n_edges": model.graph_.n_edges,
+        "n_components": int(model.graph_.components().max(initial=-1)) + 1,
+        "error": root * unit,
+        "standard_error": float(errors.standard_error()[-1]) / (2.0 * root if root > 0 else 1.0) * unit,
+        "criterion": None,
+        "chosen": True,
+        "weight": 1.0,
+        **_level_graph(model.graph_),
+    }
+
+
+def _verdict(model: Any, levels: list[dict[str, Any]], errors: FoldErrors | None, chosen: int | None, rows: Any) -> Any:
+    """What was found; from the average of the levels where there is one."""
+    if _is_averaged(model) and len(model.tasks_) > 1 and not (rows is not None and rows.max() <= 1.0):
+        return average_verdict(model.state_.family, model.graph_)
+    return verdict_of(levels, errors, chosen, model.graph_, rows)
 
 
 def _by_density(
@@ -149,7 +189,7 @@ def _by_density(
 ) -> tuple[list[dict[str, Any]], FoldErrors | None]:
     """Levels as a reader expects them: simple ones, graphs from sparse to dense, separate models; errors alike."""
     order = sorted(range(len(levels)), key=lambda k: LEVEL_PLACES.get(levels[k]["name"], float(levels[k]["n_edges"])))
-    known = errors if errors is None else FoldErrors(errors.squared[order], errors.count)
+    known = errors and errors.among(order)
     return [levels[k] for k in order], known
 
 
@@ -169,10 +209,9 @@ def _tasks(model, graph, clusters, rows, errors, levels, chosen) -> list[dict[st
     coefficients = coefficients_of(model)
     per_task = _task_errors(model, errors)
     gain = np.full(len(coefficients), np.nan)
-    best = None if chosen is None else best_simple(levels, errors, chosen)
-    if per_task is not None and best is not None:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            gain = 1.0 - per_task[chosen] / per_task[best]
+    reference = _reference_level(levels, errors, chosen)
+    if errors is not None and chosen is not None and reference is not None:
+        gain = task_gains(errors, chosen, reference)
     links = np.bincount(graph.edges.ravel(), minlength=graph.n_tasks)
     strength = graph.degrees()
     return [
@@ -190,6 +229,33 @@ def _tasks(model, graph, clusters, rows, errors, levels, chosen) -> list[dict[st
     ]
 
 
+def _reference_level(levels: list[dict[str, Any]], errors: FoldErrors | None, chosen: int | None) -> int | None:
+    """What the gains of tasks are over: separate models where levels are averaged, else the best simple level."""
+    if chosen is None or levels[chosen]["name"] != AVERAGE:
+        return None if chosen is None else best_simple(levels, errors, chosen)
+    return min(
+        (k for k, level in enumerate(levels) if level["name"].removesuffix(STRAIGHT) == "independent"),
+        key=lambda k: levels[k]["error"],
+        default=None,
+    )
+
+
+def task_gains(errors: FoldErrors, level: int, reference: int) -> np.ndarray:
+    """By what share the error of every task is lower than that of a reference level, shape (n,).
+
+    The ratio of squared errors is shrunk towards that of all tasks: few held-out rows tell little. NaN where a task has
+    too few of them to be ranked.
+    """
+    rows = errors.count.sum(axis=0)
+    ours, theirs = errors.squared[level].sum(axis=0), errors.squared[reference].sum(axis=0)
+    total = float(theirs.sum())
+    if not total > 0:
+        return np.full(len(rows), np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = (rows * ours / theirs + _PRIOR_ROWS * float(ours.sum()) / total) / (rows + _PRIOR_ROWS)
+    return np.where((rows >= _FEWEST_ROWS) & (theirs > 0), 1.0 - np.sqrt(ratio), np.nan)
+
+
 def _graph(model: Any, graph: TaskGraph, clusters: np.ndarray) -> dict[str, Any]:
     sizes = np.bincount(clusters, minlength=1)
     return {
@@ -201,12 +267,20 @@ def _graph(model: Any, graph: TaskGraph, clusters: np.ndarray) -> dict[str, Any]
         "n_alone": int((sizes == 1).sum()),
         "cluster_sizes": sizes[sizes > 1].tolist(),
         "shape": name_shape(graph),
+        "support": None if graph.support is None else _supported(graph.support),
     }
 
 
+def _supported(support: np.ndarray) -> int:
+    """How many edges were found in at least four of five folds."""
+    return int((support >= 0.8 - 1e-9).sum())
+
+
 def _edge_list(graph: TaskGraph) -> list[list[float]]:
-    weights = np.round(graph.weights, 4).tolist()
-    return [[i, j, weight] for (i, j), weight in zip(graph.edges.tolist(), weights)]
+    """Two positions, the weight and, where it is known, the support of every edge."""
+    columns = [graph.weights] if graph.support is None else [graph.weights, graph.support]
+    values = np.round(np.column_stack(columns), 4).tolist()
+    return [[i, j, *entry] for (i, j), entry in zip(graph.edges.tolist(), values)]
 
 
 def _differences(model: Any, graph: TaskGraph) -> list[list[float]] | None:
@@ -220,7 +294,7 @@ def _differences(model: Any, graph: TaskGraph) -> list[list[float]] | None:
 
 def _fold_errors(model: Any) -> FoldErrors | None:
     state = getattr(model, "state_", None)
-    errors = None if state is None else state.family.errors
+    errors = None if state is None else state.family.all_errors()
     # After a task was attached, the errors of the others are no longer those of this model.
     return errors if errors is not None and errors.count.shape[1] == len(model.tasks_) else None
 

@@ -7,59 +7,142 @@ from typing import Any
 import numpy as np
 
 from ggmtl.bilevel.level import STRAIGHT
+from ggmtl.fit.family import Family
 from ggmtl.fit.held_out import FoldErrors
+from ggmtl.fit.levels import OTHER_HUB, OWN_SCALES
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inspection.summary.phrases import count, interval, percent
 
-# Simple levels where a reader expects them: before all graphs, and after.
+# Simple levels where a reader expects them: before all graphs, and after. The average of all comes last.
+AVERAGE = "average"
 LEVEL_PLACES: dict[str, float] = {
-    "pooled": -3.0,
-    "intercepts": -2.0,
-    "hub": -1.0,
+    "pooled": -5.0,
+    "intercepts": -4.0,
+    "hub": -3.0,
+    OTHER_HUB: -2.0,
+    OWN_SCALES: -1.0,
     "described": -0.5,
-    "independent": float("inf"),
+    "independent": 1e18,
+    AVERAGE: float("inf"),
 }
 LEVEL_NAMES = {
     "pooled": "one model for all",
-    "hub": "the common model",
-    "described": "the common model by task features",
+    "hub": "shared model + own deviations",
+    OTHER_HUB: "shared model + own deviations, with the other assumption about noise",
+    OWN_SCALES: "shared model + own deviations, at a scale of each task",
+    "described": "shared model by task features + own deviations",
     "intercepts": "common slopes",
+    "graph": "linked tasks",
+    "independent": "separate models",
+    AVERAGE: "the average of all levels",
+    "unlinked": "the same average without links",
+}
+# How the levels are called where their shares of the average are told.
+KINDS = {
+    "pooled": "one model for all",
+    "hub": "shared model + own deviations",
+    OTHER_HUB: "shared model + own deviations",
+    OWN_SCALES: "shared model + own deviations",
+    "described": "shared model by task features + own deviations",
+    "intercepts": "common slopes",
+    "graph": "linked tasks",
     "independent": "separate models",
 }
 # Levels of straight lines stand before those with curves, where there are both.
 LEVEL_PLACES |= {f"{name}{STRAIGHT}": place - 10.0 for name, place in LEVEL_PLACES.items()}
 LEVEL_PLACES[f"independent{STRAIGHT}"] = 1e9
-SIMPLE_LEVELS = tuple(LEVEL_PLACES)
+SIMPLE_LEVELS = tuple(name for name in LEVEL_PLACES if name != AVERAGE)
+KINDS |= {f"{name}{STRAIGHT}": words for name, words in KINDS.items()}
 LEVEL_NAMES |= {f"{name}{STRAIGHT}": f"{words}, straight lines" for name, words in LEVEL_NAMES.items()}
 _SIMPLE_VERDICTS = {
     "pooled": "One model serves all tasks: no task differs from the others beyond noise.",
-    "hub": "No structure found beyond the common model.",
-    "described": "Tasks differ as what is known about them tells; no structure found beyond that.",
-    "intercepts": "No structure found beyond common slopes: only the intercepts of the tasks differ.",
-    "independent": "Sharing does not help: every task is best served by its own rows.",
+    "hub": "The tasks differ, but no groups of similar tasks were found.",
+    "described": "The tasks differ as their task features tell; no groups of similar tasks were found beyond that.",
+    "intercepts": "Only the intercepts of the tasks differ; no groups of similar tasks were found.",
+    "independent": "Separate models predict best: every task is best served by its own rows.",
 }
 _MEANINGS = {
     "single": "If the rows belong to several tasks, name the column that says to which: task=… in Python, --task on "
     "the command line.",
     "pooled": "All tasks follow the same model: rows of one task say as much about another as about itself.",
-    "hub": "All tasks follow one common model, and each departs from it in its own way. Linking tasks that depart "
-    "alike does not predict rows not seen any better, so no link is drawn; every task still learns from all others "
-    "through the common model.",
+    "hub": "All tasks share one common model, and each differs from it in its own way. Links between tasks did not "
+    "improve held-out predictions, so none is shown.",
     "described": "The common model is a function of what is known about the tasks, and each task departs from it in "
     "its own way. Links did not improve held-out predictions.",
     "unmeasured described": "The common model is a function of what is known about the tasks, and each task departs "
     "from it in its own way. The evidence supports no links.",
-    "intercepts": "What a feature does is the same in all tasks. Each task has an intercept of its own, learned from "
-    "its own rows alone, because intercepts go with the features: drawing them together would spoil the slopes.",
+    "intercepts": "The slopes are the same in all tasks. Each task has its own intercept, learned from its own rows: "
+    "intercepts are correlated with the features, so shrinking them would bias the slopes (use fixed effects).",
     "independent": "What one task shows does not carry over to another: each model is learned from its own rows.",
-    "unmeasured hub": "All tasks follow one common model, and each departs from it in its own way. The evidence "
-    "supports no link between tasks that depart alike, so none is drawn; every task still learns from all others "
-    "through the common model.",
-    "empty": "Beyond the common model, no two tasks are alike enough for a link.",
+    "tie": "The tasks differ, but no groups of similar tasks were found. Sharing predicts about as well as separate "
+    "models.",
+    "shared": "Each task has its own model. It is pulled towards a shared model by an amount that is estimated from "
+    "the data. No groups of similar tasks were found.",
+    "links unclear": "The evidence supports these links. Predictions are about as good without them, so treat them as "
+    "hints.",
+    "unmeasured hub": "All tasks share one common model, and each differs from it in its own way. The evidence "
+    "supports no links between tasks.",
+    "empty": "The tasks differ, but no two are similar enough for a link.",
     "graph": "Linked tasks have models that are closer than the common model explains, and learn from each other.",
 }
 # Normal quantile of the intervals given: 95 %.
 _QUANTILE = 1.96
+
+
+def average_verdict(family: Family, graph: TaskGraph) -> dict[str, Any]:
+    """What was found, where the levels are averaged: each claim follows from the interval of a gain.
+
+    What links add is the change in held-out error when they are left out of the average; what sharing adds, the change
+    when every task is left to its own rows.
+    """
+    average = family.average
+    if average is None:
+        raise ValueError("The levels are not averaged.")
+
+    def over(name: str) -> dict[str, Any]:
+        found = average.gain_over(name)
+        return {"gain": found.value, "low": found.low, "high": found.high, "against": name}
+
+    sharing = over("independent")
+    if graph.n_edges and "unlinked" in average.losses:
+        return _links_verdict(over("unlinked"))
+    if over("pooled")["low"] <= 0:
+        return {"kind": "pooled", "text": "One model for all tasks predicts about as well as any other.", **sharing}
+    none = "No links between tasks were found."
+    if sharing["low"] > 0:
+        change = f"lowers the held-out error by {percent(sharing['gain'])} ({interval(sharing)})"
+        text = f"Sharing {change} against separate models. {none}"
+        return {"kind": "shared", "text": text, **sharing}
+    if sharing["high"] < 0:
+        loss = {"low": -sharing["high"], "high": -sharing["low"], "gain": -sharing["gain"]}
+        text = (
+            f"Sharing raises the held-out error by {percent(loss['gain'])} ({interval(loss)}) against separate models."
+        )
+        return {"kind": "independent", "text": text, **sharing}
+    text = f"The tasks differ. Whether sharing lowers the held-out error against separate models cannot be told. {none}"
+    return {"kind": "tie", "text": text, **sharing}
+
+
+def _links_verdict(gain: dict[str, Any]) -> dict[str, Any]:
+    if gain["low"] > 0:
+        text = f"Links between tasks lower the held-out error by {percent(gain['gain'])} ({interval(gain)})."
+        return {"kind": "graph", "text": text, **gain}
+    if gain["high"] < 0:
+        loss = {"low": -gain["high"], "high": -gain["low"], "gain": -gain["gain"]}
+        text = f"Links between tasks raise the held-out error by {percent(loss['gain'])} ({interval(loss)})."
+        return {"kind": "graph", "text": text, **gain}
+    text = "Links between tasks were found. Whether they lower the held-out error cannot be told."
+    return {"kind": "links unclear", "text": text, **gain}
+
+
+def blend_words(weights: dict[str, float]) -> str:
+    """'62 % shared model + own deviations, 25 % separate models, 13 % linked tasks', largest share first."""
+    shares: dict[str, float] = {}
+    for name, weight in weights.items():
+        kind = KINDS.get(name, name)
+        shares[kind] = shares.get(kind, 0.0) + weight
+    ranked = sorted(shares.items(), key=lambda item: -item[1])
+    return ", ".join(f"{100 * share:.0f} % {kind}" for kind, share in ranked)
 
 
 def verdict_of(
@@ -98,7 +181,7 @@ def graph_verdict(levels, errors, chosen, graph) -> dict[str, Any]:
         loss = {"low": -gain["high"], "high": -gain["low"], "gain": gain["gain"]}
         change = f"raises the error by {percent(-gain['gain'])} ({interval(loss)})"
     else:
-        text = "The graph suggests who is alike; its error cannot be told from that of the best simple model."
+        text = "Predictions are about as good as the best simpler model's. Treat the links as hints."
         return {"kind": "graph", "text": text, **gain}
     return {"kind": "graph", "text": f"The graph {change} against the best simple model.", **gain}
 

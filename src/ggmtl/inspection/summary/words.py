@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ggmtl.inspection.summary.phrases import count, figure, listing, number, one_line, percent, signed
-from ggmtl.inspection.summary.verdict import LEVEL_NAMES, SIMPLE_LEVELS, meaning_of
+from ggmtl.inspection.summary.verdict import AVERAGE, LEVEL_NAMES, SIMPLE_LEVELS, blend_words, meaning_of
 
 # Among so many tasks, the one that gains most is worth a name.
 _MOST_NAMED = 200
@@ -22,7 +22,7 @@ def describe(summary: dict[str, Any]) -> str:
         head,
         summary["verdict"]["text"],
         *filter(None, [describe_meaning(summary)]),
-        *filter(None, [describe_gain(summary)]),
+        *filter(None, [describe_gain(summary), describe_blend(summary)]),
         *_describe_errors(summary),
     ]
     lines += [f"Graph: {describe_graph(summary)}.", *sharing_lines(summary), *note_lines(summary), *task_line(summary)]
@@ -31,7 +31,16 @@ def describe(summary: dict[str, Any]) -> str:
 
 def describe_meaning(summary: dict[str, Any]) -> str:
     """What the verdict means, where no link was found; a graph is its own explanation."""
-    return "" if summary["graph"]["n_edges"] else meaning_of(summary["verdict"]["kind"], summary["error"] is not None)
+    kind = summary["verdict"]["kind"]
+    if summary["graph"]["n_edges"] and kind != "links unclear":
+        return ""
+    return meaning_of(kind, summary["error"] is not None)
+
+
+def describe_blend(summary: dict[str, Any]) -> str:
+    """What share each level has in the model; empty where there is one only."""
+    weights = summary.get("blend") or {}
+    return f"The model: {blend_words(weights)}." if len(weights) > 1 else ""
 
 
 def describe_graph(summary: dict[str, Any]) -> str:
@@ -45,6 +54,8 @@ def describe_graph(summary: dict[str, Any]) -> str:
     if graph["n_alone"]:
         parts.append(f"{count(graph['n_alone'], 'task')} alone")
     text = ", ".join(parts)
+    if graph.get("support") is not None:
+        text += f" ({graph['support']:,} of {count(graph['n_edges'], 'link')} found in at least 4 of 5 folds)"
     return f"{text}; its shape: {graph['shape']}" if graph["shape"] not in (None, "clusters") else text
 
 
@@ -56,6 +67,12 @@ def describe_gain(summary: dict[str, Any]) -> str:
     if "gain" not in verdict:
         return ""
     against = LEVEL_NAMES[verdict["against"]]
+    if verdict["kind"] in ("shared", "independent") or (verdict["against"] == "unlinked" and verdict["low"] > 0):
+        return ""
+    if verdict["kind"] in ("pooled", "tie", "links unclear") or verdict["against"] == "unlinked":
+        change = "lower" if verdict["gain"] >= 0 else "higher"
+        span = f"(95 % interval of the gain: {signed(verdict['low'])} to {signed(verdict['high'])})"
+        return f"The held-out error is {percent(abs(verdict['gain']))} {change} than that of {against} {span}."
     if verdict["kind"] == "graph" and not verdict["low"] <= 0 <= verdict["high"]:
         errors = {level["name"]: level["error"] for level in summary["path"]["levels"]}
         return (
@@ -75,11 +92,12 @@ def _describe_errors(summary: dict[str, Any]) -> list[str]:
     levels = [level for level in summary["path"]["levels"] if level.get("error") is not None]
     if not levels:
         return []
-    lines = ["Root mean square error on rows not seen:"]
-    width = max(29, *(len(level_title(level)) for level in levels)) + 1
+    lines = ["Root mean square error on held-out rows:"]
+    width = max(len(level_title(level)) for level in levels) + 2
     for level in levels:
-        mark = "  ← chosen" if level["chosen"] else ""
-        lines.append(f"  {level_title(level):<{width}}{error_text(level)}{mark}")
+        mark = "  ← the model" if level["chosen"] else ""
+        share = f"  {100 * level['weight']:.0f} %" if level.get("weight") and not level["chosen"] else ""
+        lines.append(f"  {level_title(level):<{width}}{error_text(level)}{share}{mark}")
     return lines
 
 
@@ -94,10 +112,11 @@ def error_text(level: dict[str, Any]) -> str:
 
 
 def level_title(level: dict[str, Any]) -> str:
-    """'hub (the common model)', 'graph, 14 edges'."""
-    if level["name"] in SIMPLE_LEVELS:
-        return f"{level['name']} ({LEVEL_NAMES[level['name']]})"
-    return f"{level['name']}, {count(level['n_edges'], 'edge') if level['n_edges'] else 'no edges'}"
+    """'shared model + own deviations', 'linked tasks, 14 edges'."""
+    if level["name"] in (*SIMPLE_LEVELS, AVERAGE):
+        return LEVEL_NAMES[level["name"]]
+    edges = count(level["n_edges"], "edge") if level["n_edges"] else "no edges"
+    return f"{LEVEL_NAMES.get(level['name'], level['name'])}, {edges}"
 
 
 def sharing_lines(summary: dict[str, Any]) -> list[str]:
@@ -163,7 +182,7 @@ def task_line(summary: dict[str, Any]) -> list[str]:
     known = [task for task in summary["tasks"] if task["gain"] is not None]
     if not known:
         return []
-    gaining = f"{sum(task['gain'] > 0 for task in known):,} of {count(len(known), 'task')} gain by it"
+    gaining = f"{sum(task['gain'] > 0 for task in known):,} of {count(len(known), 'task')} gain by sharing"
     if len(known) > _MOST_NAMED:
         # The largest of very many gains, of a few rows each, is chance.
         return [f"{gaining}."]

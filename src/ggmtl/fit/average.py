@@ -1,0 +1,232 @@
+"""Average the levels by their errors on held-out rows.
+
+Every level is a linear model per task, so the average Σ_ℓ α_ℓ W^(ℓ) is one, too. The weights minimise
+
+    Σ_i Σ_f b_if αᵀ M_if α + Σ_ℓ s_ℓ α_ℓ      over α ≥ 0, Σ_ℓ α_ℓ = 1 ,
+
+where M_if has the products of the errors of two levels on fold f of task i, with everything learned without that fold.
+
+- b_if = u_if/σ_i² makes tasks of different noise comparable. u_if counts blocks less that no level explains.
+- s_ℓ is half a standard error, over tasks, of the slope of the first sum from the preferred level r towards level ℓ. A
+  level takes weight from the preferred one only where held-out rows ask for it beyond that.
+
+The error of the average is measured with weights that were learned without the fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.stats import t
+
+from ggmtl.bilevel.level import STRAIGHT
+from ggmtl.fit.held_out import FoldErrors
+
+# Weights below this are dropped: nobody would see them.
+LEAST_WEIGHT = 0.01
+# A level whose squared error is so many times the lowest has a weight below 0.01 whatever its errors are: at the best
+# correlation, −1, the weight of a level with r times the error is 1/(1 + r).
+_FAR = 1e4
+# Rows that the noise of a task is shrunk by, to the geometric mean of all tasks. 2 to 8 gave the same errors on the
+# panels of benchmarks/panels.py.
+_PRIOR_ROWS = 4.0
+# Blocks with more than this many times the error that the noise of their task explains count in proportion less.
+_OUTLYING = 2.0
+# A task's noise is taken to be at least this share of the mean of all tasks: data without noise have no unit.
+_LEAST_NOISE = 1e-9
+# Where one fold is held out, weights are learned without each of so many groups of tasks.
+_TASK_GROUPS = 5
+# Standard errors by which a level must do better than the preferred one. On the panels of benchmarks/panels.py 0, ½, 1
+# and 2 gave errors of .972, .971, .974 and .98 times the hub's; where the hub is all there is, 0 cost .1 to .3 %.
+_CAUTION = 0.5
+# Coverage of the intervals of gains.
+_COVERAGE = 0.95
+# Levels that the average is compared with.
+COMPARED = ("pooled", "hub", "independent")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Average:
+    """Weights of the levels, and the error that their average has on held-out rows.
+
+    Parameters
+    ----------
+    weights : dict of str to float
+        They sum to one; levels without weight are left out.
+    squared : array of shape (folds, n)
+        Squared errors of the average, its weights learned without the fold.
+    losses : dict of str to array of shape (n,)
+        Σ_f b_if times the squared errors: of the average (``"average"``), of the average of the other levels where
+        there is a graph among them (``"unlinked"``), and of the levels that it is compared with.
+    """
+
+    weights: dict[str, float]
+    squared: np.ndarray
+    losses: dict[str, np.ndarray]
+
+    def gain_over(self, name: str) -> Interval:
+        """By what share the error of the average is lower than that of another model."""
+        return relative_gain(self.losses["average"], self.losses[name])
+
+
+def average_levels(
+    errors: FoldErrors, names: Sequence[str], preferred: str, graph: str | None, *, equal_noise: bool = False
+) -> Average:
+    """Weights of the levels, learned from all folds, and the error of the average.
+
+    Parameters
+    ----------
+    errors : FoldErrors
+        With the products of errors.
+    names : sequence of str
+        Names of the levels in `errors`.
+    preferred : str
+        The level that the average is shrunk towards.
+    graph : str, optional
+        The level with links; its part in the error is measured.
+    equal_noise : bool
+        Whether rows of all tasks count alike.
+    """
+    reference = list(names).index(preferred)
+    importance = block_importance(errors, equal_noise)
+    weights = level_weights(errors, importance, reference)
+    squared = cross_fitted(errors, reference, equal_noise)
+    compared = {"average": squared, **_compared(errors, names, importance)}
+    if graph is not None:
+        others = [k for k, name in enumerate(names) if name != graph]
+        without = [names[k] for k in others]
+        shared = next(name for name in (preferred, "described", "hub", *without) if name in without)
+        compared["unlinked"] = cross_fitted(errors.among(others), without.index(shared), equal_noise)
+    losses = {name: (importance * values).sum(axis=0) for name, values in compared.items()}
+    return Average({name: float(weight) for name, weight in zip(names, weights) if weight > 0}, squared, losses)
+
+
+def _compared(errors: FoldErrors, names: Sequence[str], importance: np.ndarray) -> dict[str, np.ndarray]:
+    """Squared errors of the levels that the average is compared with; of curves and straight lines the better."""
+    out = {}
+    for kind in COMPARED:
+        same = [errors.squared[k] for k, name in enumerate(names) if name.removesuffix(STRAIGHT) == kind]
+        if same:
+            out[kind] = min(same, key=lambda squared: float((importance * squared).sum()))
+    return out
+
+
+def block_importance(errors: FoldErrors, equal_noise: bool = False) -> np.ndarray:
+    """b of every block, shape (folds, n)."""
+    typical = np.median(errors.squared, axis=0)
+    count = errors.count.sum(axis=0)
+    square = typical.sum(axis=0)
+    mean = float(square.sum() / max(float(count.sum()), np.finfo(float).tiny))
+    if not mean > 0:
+        return np.ones_like(typical)
+    if equal_noise:
+        return np.full_like(typical, 1.0 / mean)
+    known = count > 0
+    floor = _LEAST_NOISE * mean
+    own = np.maximum(square[known] / count[known], floor)
+    usual = float(np.exp(np.average(np.log(own), weights=count[known] / (count[known] + _PRIOR_ROWS))))
+    noise = np.maximum((_PRIOR_ROWS * usual + square) / (_PRIOR_ROWS + count), floor)
+    excess = np.sqrt(typical / np.where(errors.count > 0, errors.count, 1.0) / noise)
+    return np.minimum(1.0, _OUTLYING / np.maximum(excess, _OUTLYING / 2.0)) / noise
+
+
+def level_weights(errors: FoldErrors, importance: np.ndarray, reference: int) -> np.ndarray:
+    """α, shape (levels,)."""
+    by_task = np.einsum("fn,fnlm->nlm", importance, errors.products())
+    total = by_task.sum(axis=0)
+    squares = np.diag(total)
+    near = np.flatnonzero(squares <= _FAR * squares.min())
+    near = near if reference in near else np.append(near, reference)
+    slopes = 2.0 * (by_task[:, near, reference] - by_task[:, [reference], reference])
+    number = len(slopes)
+    caution = _CAUTION * np.sqrt(((slopes - slopes.mean(axis=0)) ** 2).sum(axis=0) * number / max(number - 1, 1))
+    found = simplex_minimum(total[np.ix_(near, near)], caution, int(np.flatnonzero(near == reference)[0]))
+    weights = np.zeros(len(total))
+    weights[near] = np.where(found >= LEAST_WEIGHT, found, 0.0)
+    return weights / weights.sum()
+
+
+def simplex_minimum(matrix: np.ndarray, slope: np.ndarray, start: int) -> np.ndarray:
+    """The α that minimises αᵀMα + sᵀα over α ≥ 0, Σα = 1; the vertex `start` where nothing is better."""
+    number = len(matrix)
+    unit = float(np.diag(matrix).min())
+    first = np.eye(number)[start]
+    if number == 1 or not unit > 0:
+        return first
+    scaled, tilt = matrix / unit, slope / unit
+
+    def objective(alpha: np.ndarray) -> tuple[float, np.ndarray]:
+        image = scaled @ alpha
+        return float(alpha @ image + tilt @ alpha), 2.0 * image + tilt
+
+    sums = {"type": "eq", "fun": lambda alpha: alpha.sum() - 1.0, "jac": lambda alpha: np.ones(number)}
+    options = {"maxiter": 500, "ftol": 1e-13}
+    # From the middle: at a vertex the method may stop at once.
+    middle = 0.5 * first + 0.5 / number
+    found = minimize(
+        objective, middle, jac=True, method="SLSQP", bounds=[(0.0, 1.0)] * number, constraints=sums, options=options
+    )
+    alpha = np.clip(found.x, 0.0, 1.0)
+    alpha /= alpha.sum()
+    return alpha if objective(alpha)[0] <= objective(first)[0] else first
+
+
+def cross_fitted(errors: FoldErrors, reference: int, equal_noise: bool = False) -> np.ndarray:
+    """Squared errors of the average on every block, shape (folds, n), its weights learned without the block.
+
+    With several folds the weights are learned without the fold, with one without a fifth of the tasks.
+    """
+    n_folds, n_tasks = errors.count.shape
+    cross = errors.products()
+    out = np.zeros((n_folds, n_tasks))
+    if n_folds > 1:
+        for k in range(n_folds):
+            kept = np.arange(n_folds) != k
+            rest = FoldErrors(errors.squared[:, kept], errors.count[kept], cross[kept])
+            out[k] = _squared(cross[k], level_weights(rest, block_importance(rest, equal_noise), reference))
+        return out
+    importance, group = block_importance(errors, equal_noise), np.arange(n_tasks) % _TASK_GROUPS
+    for number in range(min(_TASK_GROUPS, n_tasks)):
+        apart = group == number
+        rest = FoldErrors(errors.squared[:, :, ~apart], errors.count[:, ~apart], cross[:, ~apart])
+        weights = np.eye(len(errors.squared))[reference]
+        if rest.count.any():
+            weights = level_weights(rest, importance[:, ~apart], reference)
+        out[0, apart] = _squared(cross[0, apart], weights)
+    return out
+
+
+def _squared(cross: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Squared error of an average on every block, from the products of errors of shape (n, levels, levels)."""
+    return np.maximum(np.einsum("l,nlm,m->n", weights, cross, weights), 0.0)
+
+
+def relative_gain(ours: np.ndarray, theirs: np.ndarray, coverage: float = _COVERAGE) -> Interval:
+    """By what share an error is lower than a reference: 1 − √(E/E_ref), with an interval over tasks.
+
+    The arguments are losses per task, shape (n,). Rows of one task share its model, so that tasks are the independent
+    units. The interval is that of a ratio of sums, by Student's t.
+    """
+    seen = (ours > 0) | (theirs > 0)
+    ours, theirs, number = ours[seen], theirs[seen], int(seen.sum())
+    total = float(theirs.sum())
+    if number < 2 or not total > 0:
+        return Interval(0.0, -np.inf, 1.0)
+    ratio = float(ours.sum()) / total
+    rest = ours - ratio * theirs
+    deviation = float(np.sqrt((rest**2).sum() * number / (number - 1))) / total
+    reach = float(t.ppf(0.5 + 0.5 * coverage, number - 1)) * deviation
+    bounds = [ratio, ratio + reach, max(ratio - reach, 0.0)]
+    return Interval(*(float(1.0 - np.sqrt(bound)) for bound in bounds))
