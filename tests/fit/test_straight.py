@@ -88,7 +88,7 @@ def test_where_effects_bend_curves_are_chosen():
     X, y, tasks = rows(bent=1.0)
     model = GGMTLRegressor(effects="auto", random_state=0).fit(X, y, tasks=tasks)
     line, curve = (clone(model).set_params(effects=e).fit(X, y, tasks=tasks) for e in ("linear", "smooth"))
-    assert model.validation_error_ < 0.6 * line.validation_error_
+    assert model.validation_error_ < 0.65 * line.validation_error_
     assert model.validation_error_ < 1.01 * curve.validation_error_
     assert model.path_[0]["level"] == "pooled" + STRAIGHT
     assert "straight" in model.summary()

@@ -89,6 +89,7 @@ class Posterior:
             return self
         between = sum(share * deviation[:, :, None] * deviation[:, None, :] for share, deviation in levels)
         return replace(self, covariance=self.covariance + between / self.noise)
+
     def on_columns(self, columns: np.ndarray, width: int) -> Posterior:
         """The same where there are `width` columns: the coefficients of those not used are known to be zero."""
         wide = {name: embedded(getattr(self, name), columns, width) for name in ("covariance", "new_task", "common")}

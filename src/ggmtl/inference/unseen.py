@@ -39,7 +39,7 @@ def encode_row(state: FittedState, row: TaskFeatures | None) -> np.ndarray | Non
 
 def unseen_models(state: FittedState, z: np.ndarray) -> np.ndarray:
     """Models of tasks without rows, shape (m, p), in scaled units; z has shape (m, q)."""
-    return sum(weight * models for weight, models in _by_level(state, z))
+    return np.sum([weight * models for weight, models in _by_level(state, z)], axis=0)
 
 
 def _by_level(state: FittedState, z: np.ndarray) -> list[tuple[float, np.ndarray]]:
