@@ -50,6 +50,8 @@ logger = logging.getLogger("ggmtl")
 
 # Largest number of edge signs held in memory at a time, in the NumPy form.
 _NOISE_NUMBERS = 1 << 20
+# Inverses are asked for hundreds of times a fit, so that compiling them pays this many times sooner.
+_INVERSES = 4
 
 
 def available() -> tuple[str, ...]:
@@ -92,8 +94,10 @@ def _compiled_with_private_cache() -> ModuleType:
     return importlib.import_module("ggmtl.kernels.compiled")
 
 
-def _kernels() -> ModuleType:
-    return _form(os.environ.get("GGMTL_KERNELS", ""))
+def _kernels(numbers: float = np.inf) -> ModuleType:
+    """The form of a loop that reads so many numbers."""
+    told = os.environ.get("GGMTL_KERNELS", "")
+    return reference if not told and numbers < SIZES.compiled else _form(told)
 
 
 def tree_kernels() -> ModuleType:
@@ -120,7 +124,7 @@ def _inputs(record: Any) -> Any:
 
 def segment_cross_products(rows: np.ndarray, segment: np.ndarray, n_segments: int) -> np.ndarray:
     """Σ z zᵀ over the rows z of each segment, shape (n_segments, q, q), for rows in any order."""
-    return _kernels().segment_cross_products(_input(rows), _input(segment, np.int64), n_segments)
+    return _kernels(rows.size).segment_cross_products(_input(rows), _input(segment, np.int64), n_segments)
 
 
 def inverse_blocks(gram: np.ndarray, diagonal: np.ndarray, dtype: Any = np.float64) -> tuple[np.ndarray, np.ndarray]:
@@ -130,7 +134,7 @@ def inverse_blocks(gram: np.ndarray, diagonal: np.ndarray, dtype: Any = np.float
 
     Raises ``numpy.linalg.LinAlgError`` where a block is not positive definite to working accuracy.
     """
-    form = _kernels()
+    form = _kernels(_INVERSES * gram.size)
     if form is reference:
         inverse, log_det = reference.inverse_blocks(gram, diagonal)
         return inverse.astype(dtype, copy=False), log_det
@@ -148,7 +152,7 @@ def inverse_blocks(gram: np.ndarray, diagonal: np.ndarray, dtype: Any = np.float
 
 def block_product(blocks: np.ndarray, values: np.ndarray) -> np.ndarray:
     """blocks_i · values_i for symmetric blocks (n, p, p) and values (n, p) or (n, p, r)."""
-    form, out = _kernels(), np.empty(values.shape)
+    form, out = _kernels(blocks.size), np.empty(values.shape)
     if values.ndim == 3 or form is reference:
         # Many columns are ordinary matrix products, which NumPy hands to BLAS.
         def rows(first: int, last: int) -> None:
@@ -166,7 +170,7 @@ def block_product(blocks: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 def neighbour_lists(edges: np.ndarray, weights: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The symmetric weight matrix W of an edge list by rows: start (n + 1,), neighbour (2m,), weight (2m,)."""
-    return _kernels().neighbour_lists(_input(edges, np.int64), _input(weights), n)
+    return _kernels(4 * len(edges)).neighbour_lists(_input(edges, np.int64), _input(weights), n)
 
 
 def add_edge_noise(
@@ -177,7 +181,7 @@ def add_edge_noise(
     What is added has the covariance L ⊗ diag(scale²). Signs follow from `seed` and the number of the edge alone, so
     that none is kept.
     """
-    form, n, root = _kernels(), len(out), np.sqrt(weights)
+    form, n, root = _kernels(len(edges) * len(scale)), len(out), np.sqrt(weights)
     if form is reference:
         i, j = edges.T
         step = max(1, _NOISE_NUMBERS // len(scale))
@@ -215,12 +219,12 @@ def nearest_in_neighbourhood(points: np.ndarray, start: np.ndarray, neighbour: n
 
 def graph_product(operator: Operator, values: np.ndarray) -> np.ndarray:
     """(W ⊗ diag(Λ) + (11ᵀ/n) ⊗ diag(h)) · values for values of shape (n, p)."""
-    return _kernels().graph_product(_inputs(operator), _input(values))
+    return _kernels(operator.gram.size).graph_product(_inputs(operator), _input(values))
 
 
 def system_product(operator: Operator, values: np.ndarray) -> np.ndarray:
     """A · values for values of shape (n, p)."""
-    form = _kernels()
+    form = _kernels(operator.gram.size)
     if form is reference:
         return reference.system_product(operator, values)
     operator, values, out = _inputs(operator), _input(values), np.empty(values.shape)
@@ -255,7 +259,7 @@ def is_shared(n_numbers: int, sizes: Sizes = SIZES) -> bool:
 
     Such passes wait for memory, so block-Jacobi may then come in float32.
     """
-    return _kernels() is not reference and n_numbers >= sizes.shared_passes
+    return _kernels(n_numbers) is not reference and n_numbers >= sizes.shared_passes
 
 
 def conjugate_gradient(
@@ -269,7 +273,7 @@ def conjugate_gradient(
     sizes: Sizes = SIZES,
 ) -> int:
     """Preconditioned conjugate gradients in place (C-contiguous float64 `value` and `residual`); number of steps."""
-    form, arguments = _kernels(), (value, residual, float(goal), int(max_iter), int(patience))
+    form, arguments = _kernels(operator.gram.size), (value, residual, float(goal), int(max_iter), int(patience))
     if not len(cycle.levels) and is_shared(operator.gram.size, sizes):
         inverse = _input(cycle.inverse, cycle.inverse.dtype)
         return _shared_conjugate_gradient(form, _inputs(operator), inverse, *arguments, sizes.threads)
@@ -286,7 +290,7 @@ def conjugate_gradients(
     patience: int,
 ) -> list[int]:
     """The same for many right-hand sides of a small system, shapes (r, n, p); none where a goal is infinite."""
-    form, operator, cycle = _kernels(), _inputs(operator), _inputs(cycle)
+    form, operator, cycle = _kernels(operator.gram.size), _inputs(operator), _inputs(cycle)
     return [
         form.conjugate_gradient(operator, cycle, value, residual, float(goal), max_iter, patience)
         if np.isfinite(goal)

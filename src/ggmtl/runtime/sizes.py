@@ -19,10 +19,11 @@ class Sizes:
         n p² above which one fold is held out instead of several, and above which a device pays. Above it one
         fold gives the mean error to about 1 %; five folds would take four times as long.
     exact_evidence : int
-        Largest n p for which graphs are compared by exact evidence, O((np)³) per step: 0.06 s a step at 640.
-    clusters : int
-        Largest n p² for which clusters are a level of their own when evidence is sampled. Their evidence is exact, in
-        O(n p³), but the distances between all models take n² numbers.
+        Largest n p for which graphs are compared by exact evidence, O((np)³) per step: 6 ms a step at 640.
+    clusters, cluster_tasks : int
+        Largest n p³, and largest n, for which clusters are a level of their own when evidence is sampled. Their
+        evidence is exact and asked for about a hundred times, in O(n p³): half of the time at 1,280 tasks and p = 11.
+        The distances between all models take n² numbers.
     tree_average : int
         Largest n for which sampled edges are averaged over spanning trees before they are reported: about 1 s at 40
         tasks, growing with n³.
@@ -60,6 +61,9 @@ class Sizes:
     low_rank_width, low_rank_numbers : int
         Least p, and least n p², from which tasks with few rows are solved by their factors. The table is in
         :mod:`ggmtl.solve.low_rank`.
+    compiled : int
+        Numbers read by a loop from which it is compiled. Below, NumPy takes 0.02 to 0.2 ms more a call, on ordinary
+        panels 0.1 to 0.3 s a fit; compiling all loops takes about 10 s once.
     threads : int
         Numbers read by a loop from which it is shared among threads: a thread takes about 20 µs to wake up.
     shared_passes : int
@@ -82,7 +86,8 @@ class Sizes:
     one_fold: int = 1 << 18
     # evidence
     exact_evidence: int = 640
-    clusters: int = 1 << 18
+    clusters: int = 1 << 23
+    cluster_tasks: int = 5000
     tree_average: int = 40
     hub_sample: int = 1500
     single_coefficients: int = 2000
@@ -103,6 +108,7 @@ class Sizes:
     low_rank_width: int = 50
     low_rank_numbers: int = 1 << 20
     # kernels
+    compiled: int = 1 << 14
     threads: int = 1 << 18
     shared_passes: int = 1 << 22
     # graph
