@@ -5,7 +5,7 @@ Changing the value of an edge by δ changes f, with U = b ⊗ I and B = Λ^½ U�
     ½(N − p) ln(Q'/Q) + ½ ln|I + δB| − ½ Σ_k ln(1 + δ Λ_k R⁽ᵏ⁾) ,     Q' = Q + δ uᵀΛ^½ (I + δB)⁻¹ Λ^½u ,
 
 (½(Q' − Q)/φ in the first place where the noise is known), for all edges at once. The inverses follow by Woodbury's
-formula, in O((np)²p), without a new factor:
+formula, without a new factor, and only the columns of A⁻¹ that a flip asks for are updated:
 
     A'⁻¹ = A⁻¹ − δ A⁻¹U Λ^½ (I + δB)⁻¹ Λ^½ UᵀA⁻¹ .
 """
@@ -13,7 +13,6 @@ formula, in O((np)²p), without a new factor:
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg.blas import dgemm
 
 from ggmtl.evidence.dense import EdgeEvidence, EvidenceModel, prior_inverses
 from ggmtl.evidence.hub import degrees_of_freedom
@@ -45,8 +44,9 @@ class Flips:
         self._edges, self._coupling, self._root = model.edges, model.coupling, np.sqrt(model.coupling)
         self._noise, self._freedom = model.loss.noise, degrees_of_freedom(model.loss)
         self._quadratic = evidence.noise * self._freedom
-        # In Fortran's order BLAS updates it in place; it is symmetric.
-        self._covariance = np.array(evidence.covariance.reshape(n * p, n * p), order="F")
+        # A⁻¹ as it was, and the changes since: A⁻¹ − left rightᵀ. Few of its columns are ever asked for.
+        self._covariance = evidence.covariance
+        self._left, self._right = np.empty((n * p, 0)), np.empty((n, p, 0))
         i, j = self._edges.T
         blocks = evidence.covariance
         blocks = blocks[i, :, i, :] + blocks[j, :, j, :] - blocks[i, :, j, :] - blocks[j, :, i, :]
@@ -77,8 +77,8 @@ class Flips:
         """Change the value of one edge by `change`, and f by `gain`, which `changes` has told."""
         n, p = self.coefficients.shape
         i, j = self._edges[edge]
-        by_task = self._covariance.T.reshape(n, p, n, p)
-        columns = ((by_task[i] - by_task[j]) * self._root[:, None, None]).transpose(1, 2, 0)
+        changed = (self._left @ (self._right[i] - self._right[j]).T).reshape(n, p, p)
+        columns = ((self._covariance[i] - self._covariance[j]).transpose(1, 2, 0) - changed) * self._root
         capacitance = np.eye(p) + change * self._blocks[edge]
         half = np.linalg.solve(capacitance.T, change * columns.reshape(n * p, p).T).T.reshape(n, p, p)
         apart = (self.coefficients[i] - self.coefficients[j]) * self._root
@@ -88,8 +88,8 @@ class Flips:
         left, right = half[first] - half[second], columns[first] - columns[second]
         shift = np.matmul(left, right.transpose(0, 2, 1)) * np.outer(self._root, self._root)
         self._blocks -= 0.5 * (shift + shift.transpose(0, 2, 1))
-        flat = np.asfortranarray(columns.reshape(n * p, p))
-        dgemm(-1.0, half.reshape(n * p, p), flat, 1.0, self._covariance, trans_b=1, overwrite_c=1)
+        self._left = np.hstack([self._left, half.reshape(n * p, p)])
+        self._right = np.concatenate([self._right, columns], axis=2)
         for k, (group, inverse) in enumerate(self._priors):
             delta, column = change * self._coupling[group[0]], inverse[:, i] - inverse[:, j]
             scaled = delta / (1.0 + delta * (column[i] - column[j])) * column

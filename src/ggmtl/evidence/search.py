@@ -97,7 +97,7 @@ def learn_by_evidence(
         return propose(models / problem.unit, edges, problem.order)
 
     dense, graphs = learn_by_samples(problem, first, again, rounds, renewed, seed, journal)
-    if loss.n_tasks * loss.n_features**2 > settings.sizes.clusters:
+    if not _may_have_clusters(loss, settings.sizes):
         return graphs
     clusters = clusters_of_many(problem, dense, any_pair)
     if clusters is None:
@@ -105,6 +105,12 @@ def learn_by_evidence(
     outcome = {key: getattr(graphs[-1], key) for key in ("iterations", "status", "certificate", "history")}
     chosen = _chosen(problem, clusters, outcome, nothing, supported=clusters.score > _MARGIN)
     return [*graphs[:-1], chosen, graphs[-1]]
+
+
+def _may_have_clusters(loss: LeastSquares, sizes: Sizes) -> bool:
+    """Whether exact evidence of clusters is worth its time; never on a device."""
+    few = loss.n_tasks <= sizes.cluster_tasks and loss.n_tasks * loss.n_features**3 <= sizes.clusters
+    return few and isinstance(loss, LeastSquares)
 
 
 def _by_exact_evidence(
