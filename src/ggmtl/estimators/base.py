@@ -24,6 +24,7 @@ from ggmtl.data.validation import deal_rows, group_labels, seed_of
 from ggmtl.design.curves import Curves
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError, SingularSystemError, UnseenTaskWarning, check_choice, warn_user
+from ggmtl.fit.curve_gain import CurveTrial
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.kernels import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
@@ -109,12 +110,13 @@ class TaskEstimator(BaseEstimator):
         -------
         self
         """
-        return self._fit(*self._collect(X, y, tasks, sample_weight, groups))
+        statistics, form, curves, _ = self._collect(X, y, tasks, sample_weight, groups)
+        return self._fit(statistics, form, curves)
 
     def _collect(
         self, X: Any, y: Any, tasks: Any, sample_weight: Any, groups: Any
-    ) -> tuple[TaskStatistics, InputForm, Curves]:
-        """The statistics of rows, dealt into folds; how they were given; and the curves of their features."""
+    ) -> tuple[TaskStatistics, InputForm, Curves, CurveTrial | None]:
+        """Sums of rows, dealt into folds; how they were given; their curves; what tells whether curves would help."""
         data = read_training(
             X, y, tasks, task=self.task, sample_weight=sample_weight, groups=groups, estimator=type(self).__name__
         )
@@ -123,7 +125,7 @@ class TaskEstimator(BaseEstimator):
         if folds is not None and data.groups is not None:
             form = replace(form, group_folds=dict(zip(group_labels(data.groups), folds.tolist())))
         curves = self._curves(data)
-        return TaskStatistics.from_data(curves.expanded(data), folds), form, curves
+        return TaskStatistics.from_data(curves.expanded(data), folds), form, curves, self._curve_trial(data, folds)
 
     @all_or_nothing
     def fit_statistics(self, statistics: TaskStatistics):
@@ -186,6 +188,10 @@ class TaskEstimator(BaseEstimator):
     def _curves(self, data: TaskData) -> Curves:
         """The curves of the features; an estimator of straight lines has none."""
         return Curves.none()
+
+    def _curve_trial(self, data: TaskData, folds: np.ndarray | None) -> CurveTrial | None:
+        """Sums from which a fit of straight lines tells whether curves would help; None where it does not ask."""
+        return None
 
     def _held_out(self, data: TaskData) -> Any:
         """How rows are held out: the parameter `validation`, unless an estimator knows better."""

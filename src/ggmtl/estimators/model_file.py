@@ -25,6 +25,7 @@ from ggmtl.estimators.file_format import (
 from ggmtl.estimators.known_file import pack_known, unpack_known
 from ggmtl.estimators.outcome_file import pack_outcome, unpack_outcome
 from ggmtl.fit.average import Average
+from ggmtl.fit.curve_gain import CurveGain
 from ggmtl.fit.family import Family, by_name
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.state import FittedState
@@ -84,7 +85,7 @@ def write_model(
 
 def _facts(state: FittedState, keep_statistics: bool) -> dict[str, Any]:
     """Plain data of a state, under the names that files have had from the start."""
-    form = state.form
+    form, gain = state.form, state.curve_gain
     facts: dict[str, Any] = {
         "path_": state.path,
         "_reads_tasks": form.reads_tasks,
@@ -93,6 +94,7 @@ def _facts(state: FittedState, keep_statistics: bool) -> dict[str, Any]:
         "_table_kind": form.table_kind,
         "_attached": list(state.attached),
         "_named": form.named,
+        "_curve_gain": None if gain is None else [gain.feature, gain.gain],
     }
     if form.classes is not None:
         facts["_classes"] = list(form.classes)
@@ -255,6 +257,7 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
         "graph": graph,
         "path": facts["path_"],
         "statistics": _unpack_statistics(content, arrays, names, columns) if "cross" in arrays else None,
+        "curve_gain": None if facts.get("_curve_gain") is None else CurveGain(*facts["_curve_gain"]),
         "attached": tuple((label, covariance) for label, covariance in facts["_attached"]),
         "given": {name: value for name, value in given.items() if value is not None or name == "noise_ratios"},
     }

@@ -20,6 +20,7 @@ from ggmtl.estimators.model_file import read_model
 from ggmtl.estimators.outcomes import checked_exposure, explained_deviance, learn_outcomes, outcome_predictor, refuse
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
 from ggmtl.estimators.state_estimator import StateRegressor, models_of
+from ggmtl.fit.curve_gain import CurveTrial
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.candidates import KNN, Candidates
 from ggmtl.losses.rowwise import LOSSES
@@ -421,10 +422,23 @@ class GGMTLRegressor(StateRegressor):
             return 1.0 / folds
         return folds
 
+    def _curve_trial(self, data: TaskData, folds: np.ndarray | None) -> CurveTrial | None:
+        if self.effects != "linear" or folds is None or not self.fit_intercept or criterion_used(self) != "evidence":
+            return None
+        return CurveTrial.of_rows(data, folds, self.sizes)
+
     def _learn(
-        self, folds: list[LeastSquares], statistics: TaskStatistics, task_features: TaskFeatures | None = None
+        self,
+        folds: list[LeastSquares],
+        statistics: TaskStatistics,
+        task_features: TaskFeatures | None = None,
+        trial: CurveTrial | None = None,
     ) -> LearnedModels:
-        return models_of(learn_state(self, folds, statistics, self.scaling_, self._form, task_features))
+        state = learn_state(self, folds, statistics, self.scaling_, self._form, task_features)
+        hub = state.family.levels.get("hub")
+        if trial is not None and hub is not None:
+            state = replace(state, curve_gain=trial.gain(hub, self.standardize, self._form.scored_from))
+        return models_of(state)
 
 
 def load_model(path: str | Path) -> GGMTLRegressor | GGMTLClassifier:

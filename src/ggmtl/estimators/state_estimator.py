@@ -251,7 +251,9 @@ class StateRegressor(TaskRegressor, StateEstimator):
         self
         """
         known = self._read_known(task_features)
-        return self._fit(*self._collect(X, y, tasks, sample_weight, groups), **known)
+        statistics, form, curves, trial = self._collect(X, y, tasks, sample_weight, groups)
+        asked = {} if trial is None else {"trial": trial}
+        return self._fit(statistics, form, curves, **known, **asked)
 
     @all_or_nothing
     def fit_statistics(self, statistics: TaskStatistics, *, task_features: Any = None):

@@ -18,6 +18,7 @@ from ggmtl.data.labels import locate_tasks
 from ggmtl.data.task_data import TaskData
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError
+from ggmtl.fit.curve_gain import CurveGain
 from ggmtl.fit.family import Family
 from ggmtl.fit.outcomes import OutcomeFamily
 from ggmtl.graph.task_graph import TaskGraph
@@ -53,6 +54,8 @@ class FittedState:
         Tasks that were added with the others held fixed. They do not change σ², the common model or each other.
     given : dict
         Uncertainties that a file brought, for a state without statistics.
+    curve_gain : CurveGain, optional
+        What a curve would gain where effects are straight lines, as far as that was asked and is beyond chance.
     outcome : OutcomeFamily, optional
         The levels under a loss that is not squared; the state then has no statistics.
     """
@@ -69,6 +72,7 @@ class FittedState:
     attached: tuple[tuple[Any, np.ndarray], ...] = ()
     given: Mapping[str, Any] = field(default_factory=dict)
     outcome: OutcomeFamily | None = None
+    curve_gain: CurveGain | None = None
     _kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property

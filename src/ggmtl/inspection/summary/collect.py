@@ -66,6 +66,7 @@ def summarize(model: Any) -> dict[str, Any]:
         "path": {"levels": levels, "chosen": chosen, "criterion": getattr(model, "criterion_", None)},
         "sharing": sharing_of(model, rows),
         "noise": _noise(model),
+        "bends": _bends(model),
         "known": _known(model),
         "redundant": redundant_features(model),
         "map": task_map_of(model, [*map(str, model.feature_names_), "intercept"]),
@@ -95,6 +96,12 @@ def _known(model: Any) -> dict[str, Any] | None:
         "descriptors": [{"name": name, "share": float(share)} for name, share in zip(names, overall)],
         "by_coefficient": plain(by_coefficient.sum(axis=0)),
     }
+
+
+def _bends(model: Any) -> dict[str, Any] | None:
+    """The feature whose curve would lower the held-out error, and by what share; None where none is known to."""
+    gain = getattr(getattr(model, "state_", None), "curve_gain", None)
+    return None if gain is None else {"feature": str(model.feature_names_[gain.feature]), "gain": float(gain.gain)}
 
 
 def _noise(model: Any) -> dict[str, Any] | None:

@@ -166,6 +166,11 @@ def note_lines(summary: dict[str, Any]) -> list[str]:
             f"Each of {names} follows from the others of these, so their coefficients cannot be told apart: read them "
             "together, or leave one out."
         )
+    if summary["bends"] is not None:
+        lines.append(
+            f"The effect of {one_line(summary['bends']['feature'])} is no straight line: a curve lowers the "
+            f'error on rows not seen by {percent(summary["bends"]["gain"])}. Try effects="auto".'
+        )
     noise = summary["noise"]
     if noise is not None:
         quiet, noisy = one_line(noise["quietest"]), one_line(noise["noisiest"])

@@ -1,0 +1,130 @@
+"""Whether a curve would predict held-out rows better than a straight line, and of which feature.
+
+A cheap test for a fit of straight lines. With the strengths h of the hub as they are, one feature after the other gets
+the columns of its curve: one curve for all tasks, or own ones that are tied to the common one as the slopes of the
+feature are. The models are learned without each fold and scored on it, from sums alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import norm
+
+from ggmtl.bilevel.level import GraphFit
+from ggmtl.data.task_data import TaskData
+from ggmtl.design.curves import N_COLUMNS, Curves
+from ggmtl.design.scaling import Scaling
+from ggmtl.evidence.hub import hub_evidence
+from ggmtl.fit.held_out import FoldErrors
+from ggmtl.runtime.sizes import Sizes
+from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
+from ggmtl.statistics.task_statistics import TaskStatistics
+
+# Strength, in rows per task, with which tasks are held to the common curve, and the least of all strengths.
+_COMMON, _LOWEST = 1e5, 1e-6
+# Largest number of products for the sums: about a tenth of a second.
+_MOST_WORK = 10**8
+# Smaller gains than this are not worth a line.
+_LEAST_GAIN = 0.01
+
+
+@dataclass(frozen=True)
+class CurveGain:
+    """What a curve would gain.
+
+    Parameters
+    ----------
+    feature : int
+        Position of the feature whose curve lowers the held-out error most.
+    gain : float
+        Share by which it lowers the root mean square error on held-out rows.
+    """
+
+    feature: int
+    gain: float
+
+
+@dataclass(frozen=True)
+class CurveTrial:
+    """Sums of rows with the columns of curves, for a fit that has straight lines only.
+
+    Parameters
+    ----------
+    curves : Curves
+    statistics : TaskStatistics
+        With the columns of the curves after the features, dealt into the folds of the fit.
+    """
+
+    curves: Curves
+    statistics: TaskStatistics
+
+    @classmethod
+    def of_rows(cls, data: TaskData, folds: np.ndarray, sizes: Sizes) -> CurveTrial | None:
+        """The sums; None where they would take long, or no feature has enough values."""
+        n, width = len(data.task_names), (1 + N_COLUMNS) * data.X.shape[1] + 2
+        if n == 1 or sizes.is_large(n, width) or len(data) * width**2 > _MOST_WORK:
+            return None
+        curves = Curves.of_rows(data.X, data.sample_weight)
+        return cls(curves, TaskStatistics.from_data(curves.expanded(data), folds)) if curves.n_columns else None
+
+    def gain(self, hub: GraphFit, standardize: bool, first_scored: int) -> CurveGain | None:
+        """What a curve would gain over the hub of straight lines."""
+        scaling = Scaling.from_statistics(self.statistics, True, standardize, self.curves)
+        folded = FoldedLoss(tuple(scaling.design(self.statistics)), first_scored)
+        return curve_gain(folded, self.curves.feature_of_column, hub)
+
+
+def curve_gain(folded: FoldedLoss, owner: np.ndarray, hub: GraphFit) -> CurveGain | None:
+    """The feature whose curve lowers the held-out error most, None where no gain is beyond chance.
+
+    Parameters
+    ----------
+    folded : FoldedLoss
+        Scaled losses with the columns of the curves after those of the features, the constant column last.
+    owner : array of int, shape (columns of curves,)
+        Feature of each of these columns.
+    hub : GraphFit
+        Of straight lines, without the columns of curves.
+    """
+    features = np.unique(owner)
+    if not len(features) or len(folded.scored) < 2:
+        return None
+    # Every feature once with one curve for all tasks, and once with own curves, tied as its slopes are.
+    trials = [(feature, own) for feature in features.tolist() for own in (False, True)]
+    squared = np.zeros((1 + len(trials), len(folded.scored), folded.total.n_tasks))
+    for fold, k in enumerate(folded.scored):
+        training, held_out = folded.training(k), folded.parts[k]
+        if hub.precisions is not None:
+            training = training.weighted(hub.precisions)
+        unit = max(float(training.count.mean()), 1.0)
+        strengths = np.clip(hub.hub, _LOWEST * unit, _COMMON * unit)
+        squared[0, fold] = _errors(training, held_out, owner[:0], strengths, 0.0)
+        for place, (feature, own) in enumerate(trials):
+            tie = strengths[feature] if own else _COMMON * unit
+            squared[1 + place, fold] = _errors(training, held_out, np.flatnonzero(owner == feature), strengths, tie)
+    errors = FoldErrors(squared, np.array([folded.parts[k].count for k in folded.scored]))
+    return _largest(errors, np.array([feature for feature, _ in trials]))
+
+
+def _errors(
+    training: LeastSquares, held_out: LeastSquares, bent: np.ndarray, strengths: np.ndarray, tie: float
+) -> np.ndarray:
+    """Squared errors of every task on held-out rows, with some columns of curves tied so strongly."""
+    n_lines = len(strengths) - 1
+    columns = np.concatenate([np.arange(n_lines), n_lines + bent, [training.n_features - 1]])
+    hub = np.insert(strengths, [n_lines] * len(bent), tie)
+    models = hub_evidence(training.of_columns(columns), hub, _LOWEST).coefficients
+    return 2.0 * held_out.of_columns(columns).task_values(models)
+
+
+def _largest(errors: FoldErrors, features: np.ndarray) -> CurveGain | None:
+    """The largest gain over straight lines, whose interval counts that it is the best of all trials."""
+    excess, deviation = errors.excess(0)
+    best = int(np.argmin(excess))
+    reach = float(norm.ppf(1.0 - 0.025 / len(features))) * deviation[best]
+    if best == 0 or excess[best] + reach >= 0:
+        return None
+    gain = 1.0 - float(np.sqrt(max(1.0 + excess[best] / errors.mean()[0], 0.0)))
+    return CurveGain(int(features[best - 1]), gain) if gain >= _LEAST_GAIN else None
