@@ -224,16 +224,7 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
     for name in {"precisions", "noise_ratios"} & arrays.keys():
         _check_shape(name, arrays[name], (len(names),))
     noise = float(content["noise"])
-    if not (np.isfinite([center, scale, noise]).all() and scale > 0 and noise >= 0):
-        raise ValueError("the noise or the scale of the target is not a number that it can be")
-    for name in {"scale", "precisions", "noise_ratios"} & arrays.keys():
-        if not (arrays[name] > 0).all():
-            raise ValueError(f"{name} has an entry that is not positive")
-    for name in {"coupling", "hub", "standard_errors"} & arrays.keys():
-        if (arrays[name] < 0).any():
-            raise ValueError(f"{name} has a negative entry")
-    if len(names) > 1 and not (names[:-1] < names[1:]).all():
-        raise ValueError("the task names are not sorted")
+    _check_values(arrays, names, center, scale, noise)
     parameters = {k: decode(v) for k, v in content["parameters"].items() if k not in _OF_THE_SESSION}
     facts = decode(content["facts"])
     if not isinstance(facts, dict):
@@ -265,6 +256,20 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
         fields["outcome"] = unpack_outcome(content["outcome"], arrays, (len(names), width))
         fields["given"]["count"] = arrays["count"]
     return parameters, fields
+
+
+def _check_values(arrays: dict[str, np.ndarray], names: np.ndarray, center: float, scale: float, noise: float) -> None:
+    """Refuse numbers that no fit can have."""
+    if not (np.isfinite([center, scale, noise]).all() and scale > 0 and noise >= 0):
+        raise ValueError("the noise or the scale of the target is not a number that it can be")
+    for name in {"scale", "precisions", "noise_ratios"} & arrays.keys():
+        if not (arrays[name] > 0).all():
+            raise ValueError(f"{name} has an entry that is not positive")
+    for name in {"coupling", "hub", "standard_errors"} & arrays.keys():
+        if (arrays[name] < 0).any():
+            raise ValueError(f"{name} has a negative entry")
+    if len(names) > 1 and not (names[:-1] < names[1:]).all():
+        raise ValueError("the task names are not sorted")
 
 
 def _form(facts: dict[str, Any]) -> InputForm:

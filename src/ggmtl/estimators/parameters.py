@@ -112,6 +112,11 @@ def check_parameters(model: Any) -> None:
     check_device_name(model)
     if model.checkpoint is not None and not isinstance(model.checkpoint, (str, os.PathLike)):
         raise ParameterError(f"checkpoint must be None or the name of a file. Got {model.checkpoint!r} instead.")
+    _check_combinations(model)
+
+
+def _check_combinations(model: Any) -> None:
+    """Refuse parameters that do not go with one another."""
     squared = model.penalty == "squared_l2"
     if model.hypergradient == "frozen" and squared:
         raise ParameterError('hypergradient="frozen" is for penalty="l2" and "l1"; the squared penalty has one form.')

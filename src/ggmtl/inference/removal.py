@@ -7,9 +7,9 @@ With w = eΛ, b = d_i − d_j and u = w_i − w_j, removing the edge (i, j) from
 where σ²S' is the covariance of w_i − w_j without the edge. V' is one solve with all tasks. S' needs one for every
 coefficient, so among many tasks it comes from the tasks near the edge, while the models of all others are held.
 
-Measured on one thread in processor seconds: of 30,000 tasks with 21 coefficients (a fit: 20.7 s) the first explanation
-takes 2.8 s, most of it for the models without the held-out fold, and each later one 1.0 s; of up to 600 tasks both take
-less than 0.5 s. Cholesky factors per component and a start from the near tasks saved 0.4 s of the 2.8 s.
+Measured in processor seconds (benchmarks/reading.py): with 30,000 tasks and 21 coefficients a fit takes 18 s, the first
+explanation 2.8 s, most of it for the models without the held-out fold, and each later one 1.0 s. With up to 2,000 tasks
+both take less than 0.5 s. Cholesky factors per component and a start from the near tasks saved 0.4 s of the 2.8 s.
 """
 
 from __future__ import annotations
