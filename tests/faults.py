@@ -218,8 +218,8 @@ FAULTS = (
     Fault(
         "a new task may be linked to tasks that were added before",
         "inference/growth.py",
-        "attach(among(state.level, fitted), rows, noise, state.settings.ridge_for(rows)[0])",
-        "attach(state.level, rows, noise)",
+        "attach(among(state.level, fitted), rows, noise, state.settings.ridge_for(rows)[0], encode_row(state, row))",
+        "attach(state.level, rows, noise, known=encode_row(state, row))",
         "inference/test_growth.py",
     ),
     Fault(
