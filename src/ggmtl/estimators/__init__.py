@@ -4,12 +4,13 @@ In: what users pass to ``fit`` and ``predict``. Out: fitted attributes in the us
 
 ====================  ===================================================================
 ``regressor``         ``GGMTLRegressor``, ``GGMTLRegressor.paper`` and ``load_model``
+``classifier``        ``GGMTLClassifier``; ``outcomes``: fits of classes and counts
 ``state_estimator``   ``predict``, ``summary``, ``save``, ``add_task``, ``partial_fit``: all that asks the fitted state
 ``base``              the shell that baselines share: reading, scaling, attributes
 ``parameters``        which values and combinations are allowed; parameters → ``Settings``
 ``learning``          one fit: memory, device, checkpoint, search, warnings
-``growing``           more rows, more tasks
-``model_file``        the model file: what is in it (``known_file``: tables of tasks)
+``growing``           more rows, more tasks; ``tables``: coefficients and the path as tables
+``model_file``        the model file: what is in it (``known_file``, ``outcome_file``: its parts)
 ``file_format``       how a model file is written: JSON and arrays, no pickle
 ====================  ===================================================================
 """
