@@ -108,7 +108,9 @@ def _family(
         chosen = last_graph(levels)
     else:
         chosen = choose(levels, errors, linked=must)
-    if errors is None or must or not settings.blend or "hub" not in levels:
+    # Strengths that are given, links that must be there and a model without a hub ask for one level.
+    given = must or settings.coupling is not None or "hub" not in levels
+    if errors is None or given or not settings.blend:
         family = Family.choosing(levels, errors, chosen, criterion)
     else:
         family = blended(levels, errors, chosen, criterion, equal_noise=settings.noise == "common")
