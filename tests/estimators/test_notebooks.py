@@ -19,7 +19,7 @@ from ggmtl.inspection.summary.notebook import notebook_html
 
 @pytest.fixture(scope="module")
 def clusters():
-    return make_clusters(2, n_tasks=8, n_features=2, n_samples=20, noise=0.3, random_state=0)
+    return make_clusters(3, n_tasks=12, n_features=4, n_samples=20, noise=0.3, random_state=0)
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,9 @@ def test_a_notebook_shows_verdict_picture_and_errors_without_a_script(model):
     html = notebook_html(summarize(model))
     page = ElementTree.fromstring(html)
     assert page.find(".//b").text == summarize(model)["verdict"]["text"]
-    assert len(page.findall(".//circle")) == 8
+    assert len(page.findall(".//circle")) == 12
     assert len(page.findall(".//line")) == model.graph_.n_edges > 0
-    assert len(page.findall(".//tbody/tr")) == len(model.path_)
+    assert len(page.findall(".//tbody/tr")) == len(model.path_) + 1
     assert "<script" not in html
     # scikit-learn's own view of the parameters is there as well.
     assert html in model._repr_html_()
@@ -55,7 +55,7 @@ def test_names_cannot_end_an_element(clusters):
 
 
 def test_places_are_drawn_where_they_are(clusters):
-    places = np.column_stack([np.arange(8.0), np.zeros(8)])
+    places = np.column_stack([np.arange(12.0), np.zeros(12)])
     model = GGMTLRegressor(candidates=Coordinates(places, k=2)).fit(clusters.X, clusters.y, tasks=clusters.tasks)
     page = ElementTree.fromstring(notebook_html(summarize(model)))
     x = [float(circle.get("cx")) for circle in page.findall(".//circle")]

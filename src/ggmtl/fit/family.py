@@ -211,15 +211,15 @@ def _worsens(average: Average) -> bool:
 
 
 def _best_graph(levels: Mapping[str, GraphFit], errors: FoldErrors) -> str | None:
-    """The first graph that its criterion supports; else the sparsest that is as good as the best."""
+    """The first graph that its criterion supports and that is as good as the best; else the sparsest as good as it."""
     names = list(levels)
     graphs = [name for name in names if levels[name].kind == "graph"]
-    supported = [name for name in graphs if levels[name].supported]
-    if supported or not graphs:
-        return supported[0] if supported else None
+    if not graphs:
+        return None
     mean = dict(zip(names, errors.mean().tolist()))
     best = min(graphs, key=mean.__getitem__)
-    return next(name for name in graphs if _is_as_good(errors, names, name, best))
+    good = [name for name in graphs if _is_as_good(errors, names, name, best)]
+    return next((name for name in good if levels[name].supported), good[0])
 
 
 def choose(levels: Mapping[str, GraphFit], errors: FoldErrors | None, linked: bool = False) -> str:

@@ -187,7 +187,8 @@ def _own_ridges(loss: LeastSquares, settings: Settings) -> np.ndarray:
     if not settings.sizes.is_large(loss.n_tasks, loss.n_features):
         return ridge_strengths(loss, settings.slopes)
     chosen = sample_of_tasks(loss, settings.sizes.hub_sample)
-    sample = loss if chosen is None else loss.of_tasks(chosen)
+    # Of a loss on a device, the sample comes back to the host.
+    sample = loss.of_tasks(np.arange(loss.n_tasks) if chosen is None else chosen)
     return np.full(loss.n_tasks, np.median(ridge_strengths(sample, settings.slopes)))
 
 

@@ -142,6 +142,19 @@ class DeviceLoss:
         """½‖X_i w_i − y_i‖² of every task, shape (n,)."""
         return host(self.tensors.task_values(self.there(coefficients)))
 
+    def cross_products(self, models: Sequence[np.ndarray]) -> np.ndarray:
+        """(X_i w_i − y_i)ᵀ(X_i w'_i − y_i) of every task and every pair of models, shape (n, models, models)."""
+        there = [self.there(each) for each in models]
+        out = torch.empty((self.n_tasks, len(there), len(there)), dtype=torch.float64, device=self.moment.device)
+        for a, left in enumerate(there):
+            image = self.tensors.gradient(left)
+            level = self.tensors.target_square - (self.moment * left).sum(1)
+            for b, right in enumerate(there[: a + 1]):
+                out[:, a, b] = (image * right).sum(1) + level
+                out[:, b, a] = out[:, a, b]
+        out.diagonal(dim1=1, dim2=2).clamp_(min=0.0)
+        return host(out)
+
     def value(self, coefficients: np.ndarray) -> float:
         """½ Σ_i ‖X_i w_i − y_i‖²."""
         return float(self.tensors.task_values(self.there(coefficients)).sum())

@@ -64,7 +64,7 @@ def _picture(summary: dict[str, Any]) -> str:
     lines = "".join(
         f'<line x1="{points[i, 0]:.1f}" y1="{points[i, 1]:.1f}" x2="{points[j, 0]:.1f}" y2="{points[j, 1]:.1f}" '
         f'stroke-opacity="{0.15 + 0.65 * weight:.2f}"/>'
-        for i, j, weight in edges
+        for i, j, weight, *_ in edges
     )
     sizes = np.bincount([task["cluster"] for task in tasks])
     circles = "".join(
