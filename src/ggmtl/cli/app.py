@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ggmtl.cli import comparison, csv_files, table_files, terminal, workflow
     from ggmtl.cli import demo as demos
+    from ggmtl.data.task_features import TaskFeatures
     from ggmtl.inspection.summary import collect, phrases
     from ggmtl.report import page
 else:
@@ -63,6 +64,16 @@ Missing = Annotated[
         "--na-values",
         help="Cells of a CSV file that stand for a missing value, separated by commas, besides the empty cell. "
         'Default: NA, NaN, null and the like. "" for none, where NA is a label.',
+    ),
+]
+Known = Annotated[
+    Path | None,
+    typer.Option(
+        "--task-table",
+        help="CSV or Parquet file with one row per task, joined by the task column: what is known about the tasks.",
+        exists=True,
+        dir_okay=False,
+        readable=True,
     ),
 ]
 Groups = Annotated[str | None, typer.Option(help="Column of groups: rows of one group stay in one fold.")]
@@ -144,6 +155,7 @@ def fit(
     effects: Annotated[
         Effects, typer.Option(help="Effects of numeric columns: lines, smooth curves, or both, as held-out rows say.")
     ] = Effects.linear,
+    task_table: Known = None,
     output: Annotated[Path | None, typer.Option(help="Model file to write, for example model.ggmtl.")] = None,
     report: Annotated[Path | None, typer.Option(help="Page to write, for example report.html.")] = None,
 ) -> None:
@@ -151,8 +163,12 @@ def fit(
     table_files.check_output("--output", output, table_files.MODELS, [data])
     table_files.check_page("--report", report)
     columns = _columns(task, target, features, exclude, categorical, groups, weights)
-    rows = _read(data, columns, drop_missing, _reading(decimal, na_values))
-    model = _fit(rows.frame, rows.target, task, rows.groups, rows.weights, random_state=seed, effects=effects.value)
+    reading = _reading(decimal, na_values)
+    rows = _read(data, columns, drop_missing, reading)
+    known = None if task_table is None else _read_known(task_table, rows, reading)
+    model = _fit(
+        rows.frame, rows.target, task, rows.groups, rows.weights, known, random_state=seed, effects=effects.value
+    )
     if output is not None:
         # Save before printing: printing fails if the reader of a pipe has gone.
         with terminal.working("Saving the model"):
@@ -176,6 +192,7 @@ def predict(
     unseen: Annotated[
         Unseen, typer.Option(help="For tasks not seen in training: error, or hub (the common model).")
     ] = Unseen.error,
+    task_table: Known = None,
 ) -> None:
     """Predict new rows: the file's columns and one more, prediction."""
     table_files.check_output("--output", output, table_files.TABLES, [data, model])
@@ -185,11 +202,12 @@ def predict(
     fitted.set_params(unseen=unseen.value)
     reading = _reading(decimal, na_values)
     source, kept, frame = workflow.read_new_rows(data, fitted, encoding, drop_missing, reading)
+    known = None if task_table is None else workflow.read_known_again(task_table, fitted, reading)
     if unseen is Unseen.error:
-        workflow.check_tasks(fitted, frame)
+        workflow.check_tasks(fitted, frame, known)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        values = fitted.predict(frame)
+        values = fitted.predict(frame, task_features=known)
     _say_warnings(caught)
     workflow.write_predictions(output, data, source, kept, values)
     _say_dropped(source.table.num_rows - len(kept))
@@ -303,18 +321,27 @@ def _read(data: Path, columns: workflow.Columns, drop_missing: bool, reading: cs
     return rows
 
 
+def _read_known(path: Path, rows: workflow.Rows, reading: csv_files.Reading) -> TaskFeatures:
+    table = workflow.read_known(path, rows, reading)
+    for note in table.notes:
+        terminal.say(f"Note: {note}.", "dim")
+    return table.features
+
+
 def _fit(
     frame: pa.Table,
     target: np.ndarray,
     task: str,
     groups: np.ndarray | None = None,
     weights: np.ndarray | None = None,
+    known: TaskFeatures | None = None,
     **options: Any,
 ) -> ggmtl.GGMTLRegressor:
     n_tasks = len(frame[task].unique())
     with warnings.catch_warnings(record=True) as caught, terminal.working(f"Fitting {phrases.count(n_tasks, 'task')}"):
         warnings.simplefilter("always")
-        model = ggmtl.GGMTLRegressor(task=task, **options).fit(frame, target, groups=groups, sample_weight=weights)
+        model = ggmtl.GGMTLRegressor(task=task, **options)
+        model.fit(frame, target, groups=groups, sample_weight=weights, task_features=known)
     _say_warnings(caught)
     return model
 

@@ -12,7 +12,9 @@ from ggmtl.cli.csv_files import AS_SHOWN, CsvTable, Reading, read_cells
 from ggmtl.cli.encoding import Encoding
 from ggmtl.cli.suspects import check_column, check_numbers, check_target, is_number
 from ggmtl.cli.table_files import check_columns, is_parquet, read_table, without_missing, write_table
+from ggmtl.cli.task_table import TaskTable, read_task_table
 from ggmtl.data.labels import locate_tasks, read_labels, unknown_tasks_message
+from ggmtl.data.task_features import TaskFeatures
 from ggmtl.errors import InputError, ModelFileError
 from ggmtl.estimators.model_file import read_notes, write_model
 from ggmtl.estimators.regressor import GGMTLRegressor, load_model
@@ -179,12 +181,32 @@ def write_predictions(path: Path, file: Path, source: CsvTable, kept: np.ndarray
     write_csv(path, [[*cells[0], name], *rows], source.separator)
 
 
-def check_tasks(model: GGMTLRegressor, frame: pa.Table) -> None:
-    """Refuse tasks that the model was not fitted with, with the option that lets them through."""
+def read_known(path: Path, rows: Rows, reading: Reading) -> TaskTable:
+    """What a file tells about the tasks of training rows, with a note on tasks that have none."""
+    table = read_task_table(path, rows.task, reading)
+    absent = table.without_rows(np.unique(read_labels(rows.labels, rows.task, len(rows.target))))
+    return table if absent is None else replace(table, notes=(*table.notes, absent))
+
+
+def read_known_again(path: Path, model: GGMTLRegressor, reading: Reading) -> TaskFeatures:
+    """What a file tells about tasks, in the columns that the model was fitted with."""
+    known = model.state_.settings.known
+    if known is None:
+        raise InputError("--task-table: the model was fitted without a task table. Fit it with --task-table first.")
+    return read_task_table(path, str(model.task), reading, list(known.features.columns)).features
+
+
+def check_tasks(model: GGMTLRegressor, frame: pa.Table, known: TaskFeatures | None = None) -> None:
+    """Refuse tasks that neither training nor a task table knows, with the option that lets them through."""
     labels = read_labels(frame[str(model.task)], str(model.task), frame.num_rows)
-    unknown = np.unique(labels[locate_tasks(model.tasks_, labels) < 0]).tolist()
+    labels = np.unique(labels[locate_tasks(model.tasks_, labels) < 0])
+    if known is not None:
+        labels = labels[locate_tasks(known.task_names, labels) < 0]
+    unknown = labels.tolist()
     if unknown:
-        remedy = "Use --unseen hub to predict them with the common model, or fit again with rows of theirs."
+        described = model.state_.settings.known is not None
+        first = "Give a --task-table with their rows, or use" if described else "Use"
+        remedy = f"{first} --unseen hub to predict them with the common model, or fit again with rows of theirs."
         raise InputError(unknown_tasks_message(unknown, model.tasks_, remedy))
 
 

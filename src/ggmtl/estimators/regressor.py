@@ -333,7 +333,7 @@ class GGMTLRegressor(StateRegressor):
                 raise ParameterError('exposure= is for loss="poisson". Got loss="squared" instead.')
             return super().fit(X, y, tasks, sample_weight=sample_weight, groups=groups, task_features=task_features)
         if task_features is not None:
-            refuse(self, "task_features")
+            raise ParameterError('task_features= is for loss="squared". Got loss="poisson" instead.')
         return self._show(learn_outcomes(self, X, y, tasks, sample_weight, groups, exposure))
 
     @all_or_nothing
@@ -388,7 +388,7 @@ class GGMTLRegressor(StateRegressor):
         """
         if self.loss == "poisson":
             if task_features is not None:
-                refuse(self, "task_features")
+                raise ParameterError('task_features= is for loss="squared". Got loss="poisson" instead.')
             return self._predict_counts(X, tasks, return_std, unseen, exposure)
         if exposure is not None:
             raise ParameterError('exposure= is for loss="poisson". Got loss="squared" instead.')

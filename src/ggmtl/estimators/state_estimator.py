@@ -15,6 +15,7 @@ from ggmtl.data.form import InputForm
 from ggmtl.data.frames import as_table
 from ggmtl.data.labels import locate_tasks, task_position
 from ggmtl.data.task_features import TaskFeatures, read_task_features
+from ggmtl.errors import ParameterError
 from ggmtl.estimators.base import LearnedModels, TaskEstimator, TaskRegressor, all_or_nothing
 from ggmtl.estimators.growing import more_features, more_rows, one_more_task, read_more
 from ggmtl.estimators.model_file import write_model
@@ -74,7 +75,7 @@ class StateEstimator(TaskEstimator):
         if self.state_.outcome is None:
             return self._show(one_more_task(self, name, X, y, task_features))
         if task_features is not None:
-            refuse(self, "task_features")
+            raise ParameterError('task_features= is for GGMTLRegressor with loss="squared".')
         return self._show(one_more_outcome(self, name, X, y))
 
     def coefficients(self) -> Any:
