@@ -25,7 +25,7 @@ from ggmtl.errors import InputError, did_you_mean
 
 MAX_CATEGORIES = 100
 # Functions of the surface, and landmarks. 30 functions of 150 landmarks reach an error of 4.350 °C on 1,020 weather
-# stations with four days each, 50 functions 4.339, 80 functions 4.323 at five times the time (benchmarks/stations.py).
+# stations with four days each, 50 functions 4.339, 80 functions 4.323 at five times the time.
 _FUNCTIONS, _LANDMARKS = 40, 150
 # Coefficients of w_0 and B together that a dense system may have.
 LARGEST = 1500
