@@ -45,3 +45,15 @@ def test_a_model_without_descriptors_is_refused():
     plain = GGMTLRegressor().fit(X, X[:, 0] * tasks + random.normal(size=30), tasks=tasks)
     with pytest.raises(InputError, match="fitted with task_features="):
         explained_differences(plain)
+
+
+def test_curves_leave_shares_of_the_straight_parts():
+    random = np.random.default_rng(1)
+    size, tasks = random.normal(size=40), np.arange(40).repeat(12)
+    X = random.normal(size=(480, 1))
+    y = size[tasks] * X[:, 0] + np.sin(2 * X[:, 0]) + 0.2 * random.normal(size=480)
+    known = pd.DataFrame({"size": size})
+    curved = GGMTLRegressor(validation=None, effects="smooth").fit(X, y, tasks=tasks, task_features=known)
+    shares = explained_differences(curved)
+    assert len(shares["share"]) == 2 * 2
+    assert shares["share"][0] > 0.9

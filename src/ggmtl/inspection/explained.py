@@ -76,20 +76,24 @@ def explained_differences(model: GGMTLRegressor) -> Any:
 def shares_of(state: FittedState) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Descriptors, their shares of every coefficient, shape (descriptors, p), and of all coefficients together.
 
-    In scaled units a coefficient counts as much as it moves predictions.
+    In scaled units a coefficient counts as much as it moves predictions. Columns of curves are left out: straight
+    parts of effects are compared.
     """
     known, fit = state.settings.known, _described(state)
     owners = [] if known is None else known.owners
     names = list(dict.fromkeys(owners))
-    p = state.coefficients.shape[1]
+    bends = state.settings.bends
+    straight = ~bends if len(bends) else np.ones(state.coefficients.shape[1], dtype=bool)
+    p = int(straight.sum())
     if fit is None or fit.means is None:
         return names, np.zeros((len(names), p)), np.zeros(len(names))
     means = fit.means
     own = np.array([[owner == name for owner in owners] for name in names], dtype=float)
-    parts = np.einsum("gq,nq,qp->gnp", own, means.known, means.effects, optimize=True)
-    total = means.models - means.models.mean(axis=0)
+    parts = np.einsum("gq,nq,qp->gnp", own, means.known, means.effects[:, straight], optimize=True)
+    total = parts.sum(axis=0) - parts.sum(axis=0).mean(axis=0)
     covariance = np.einsum("gnp,np->gp", parts - parts.mean(axis=1, keepdims=True), total) / len(total)
-    variance = (total**2).mean(axis=0) + noise_variance(state) / pull_of(fit, noise_variance(state))
+    noise = noise_variance(state)
+    variance = (total**2).mean(axis=0) + (noise / pull_of(fit, noise))[straight]
     tiny = np.finfo(float).tiny
     return names, covariance / np.maximum(variance, tiny), covariance.sum(axis=1) / max(float(variance.sum()), tiny)
 
