@@ -36,7 +36,7 @@ def make_frame(backend, seed=0):
     return module.DataFrame(columns), y
 
 
-@parametrize_with_checks([GGMTLRegressor(), GGMTLRegressor(**FAST, tol=1e-2)])
+@parametrize_with_checks([GGMTLRegressor(), GGMTLRegressor(**FAST, tol=1e-2), GGMTLRegressor(effects="auto")])
 def test_scikit_learn_conventions(estimator, check):
     check(estimator)
 

@@ -158,3 +158,28 @@ def test_what_is_known_about_tasks_goes_with_lines_and_curves():
     values, spread = model.predict(X[:4], tasks=np.full(4, 13), task_features=table, return_std=True)
     assert np.isfinite(values).all()
     assert (spread > 0).all()
+
+
+def test_an_average_of_lines_and_curves_is_one_curve(tmp_path):
+    X, y, tasks = rows(bent=0.35)
+    model = GGMTLRegressor(effects="auto", random_state=0).fit(X, y, tasks=tasks)
+    assert sum(model.blend_.values()) == pytest.approx(1.0)
+    assert any(name.endswith(STRAIGHT) for name in model.blend_)
+    assert any(not name.endswith(STRAIGHT) for name in model.blend_)
+    same = np.full(len(X), 3)
+    prediction = model.predict(X, tasks=same)
+    effects = [np.asarray(model.effect(k, X[:, k], task=3)["effect"]) for k in (0, 1)]
+    np.testing.assert_allclose(sum(effects) + prediction.mean(), prediction, rtol=1e-8)
+    step = np.array([1e-5, 0.0])
+    slope = (model.predict(X + step, tasks=same) - model.predict(X - step, tasks=same)).mean() / 2e-5
+    assert model.coef_[3, 0] == pytest.approx(slope, rel=1e-4)
+    assert model.hub_strength_.shape == (3,)
+    model.save(tmp_path / "m.ggmtl", keep_statistics=True)
+    copy = load_model(tmp_path / "m.ggmtl")
+    np.testing.assert_array_equal(copy.predict(X, tasks=tasks), model.predict(X, tasks=tasks))
+    for one in (model, copy):
+        one.add_task(99, X[:6], y[:6])
+        one.partial_fit(X[::4], y[::4], tasks=tasks[::4], relearn=False)
+    new = np.full(5, 99)
+    np.testing.assert_allclose(copy.predict(X[:5], tasks=new), model.predict(X[:5], tasks=new), rtol=1e-6)
+    assert (model.predict(X[:5], tasks=new, return_std=True)[1] > 0).all()
