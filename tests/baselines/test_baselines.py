@@ -13,7 +13,15 @@ from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from ggmtl.baselines import BMSLRegressor, IndependentRegressor, MSSLRegressor, MTRLRegressor, PooledRegressor
+from ggmtl.baselines import (
+    BMSLRegressor,
+    CCMTLRegressor,
+    HubRegressor,
+    IndependentRegressor,
+    MSSLRegressor,
+    MTRLRegressor,
+    PooledRegressor,
+)
 from ggmtl.baselines._centred import CentredLoss, centre
 from ggmtl.baselines._gibbs import (
     GibbsState,
@@ -161,7 +169,10 @@ def test_choices_do_not_change_with_units(kind):
     np.testing.assert_allclose(other.predict(X * [1000.0, 0.01], tasks=tasks), predictions, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", [IndependentRegressor, PooledRegressor, MTRLRegressor, MSSLRegressor])
+@pytest.mark.parametrize(
+    "kind",
+    [IndependentRegressor, PooledRegressor, HubRegressor, CCMTLRegressor, MTRLRegressor, MSSLRegressor],
+)
 def test_scikit_learn_conventions(kind):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

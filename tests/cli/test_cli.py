@@ -571,3 +571,36 @@ def test_every_public_name_is_there_and_a_wrong_one_is_refused():
     assert set(ggmtl.__all__) <= set(dir(ggmtl))
     with pytest.raises(AttributeError, match="no attribute 'GGMTLRegresor'"):
         _ = ggmtl.GGMTLRegresor
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Ctrl-C as soon as a fit has its first levels, in the second fold."""
+    from ggmtl.fit import path
+
+    learn, calls = path.learn_levels, []
+
+    def stopping(*arguments, **named):
+        calls.append(None)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return learn(*arguments, **named)
+
+    monkeypatch.setattr(path, "learn_levels", stopping)
+
+
+def test_ctrl_c_in_a_fit_keeps_the_best_model_and_says_so_first(folder, tmp_path, interrupted):
+    result = _run("fit", folder / "in.csv", *COLUMNS, "--output", tmp_path / "m.ggmtl", "--report", tmp_path / "r.html")
+    assert result.exit_code == 130
+    assert "The search was interrupted." in result.output
+    model, _ = load(tmp_path / "m.ggmtl")
+    assert model.summary().startswith("The search was interrupted.")
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert page.index("The search was interrupted.") < page.index('id="verdict"')
+
+
+def test_ctrl_c_in_a_comparison_ends_it(folder, interrupted):
+    result = _run("compare", folder / "in.csv", *COLUMNS, "--methods", "ggmtl,pooled", "--folds", "2")
+    assert result.exit_code == 130
+    assert "Stopped by Ctrl-C." in result.stderr
+    assert "Pooled" not in result.output

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ggmtl import GGMTLRegressor, TaskStatistics
+from ggmtl.baselines import PooledRegressor
 from ggmtl.data.labels import join_labels, locate_tasks, numbers_in_text, read_labels
 from ggmtl.data.task_data import TaskData
 from ggmtl.errors import InputError, ParameterError, UnseenTaskWarning
@@ -187,3 +188,21 @@ def test_only_the_most_frequent_unseen_tasks_are_listed():
     model = make_model([1, 2, 3], unseen="hub")
     with pytest.warns(UnseenTaskWarning, match=r"8 of 8 rows .*7 \(2 rows\).* and 2 more\."):
         model.predict(np.zeros((8, 1)), tasks=[4, 5, 6, 7, 7, 8, 9, 10])
+
+
+def test_one_long_label_does_not_take_its_room_in_every_row():
+    long = "x" * 5000
+    labels = [long if k % 100 == 0 else f"t{k % 10}" for k in range(4000)]
+    read = read_labels(labels, "task", len(labels))
+    assert read.nbytes == 8 * len(labels)
+    assert read.tolist() == labels
+    X = np.random.default_rng(0).normal(size=(len(labels), 2))
+    model = PooledRegressor().fit(X, X[:, 0], tasks=labels)
+    assert model.tasks_.tolist() == sorted(set(labels))
+    assert model.predict(X, tasks=labels).shape == (4000,)
+
+
+@pytest.mark.parametrize("kind", [list, np.array])
+def test_half_a_surrogate_is_no_label(kind):
+    with pytest.raises(InputError, match="is not valid text"):
+        read_labels(kind(["a", "b\ud800"]), "task", 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import subprocess
@@ -382,3 +383,24 @@ def test_writing_takes_a_small_share_of_the_time(tmp_path, monkeypatch):
         clock[0] += 1.0
         journal.step("search", x=1)
     assert len(writes) * 5.0 < 0.12 * clock[0]
+
+
+def test_a_full_disk_ends_the_record_and_not_the_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
+    calls = []
+
+    def full(*_):
+        calls.append(None)
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "c.ckpt"))
+
+    monkeypatch.setattr("ggmtl.estimators.learning.write_file", full)
+    with pytest.warns(UserWarning, match="cannot be written .*No space left on device") as told:
+        model = fit(checkpoint=tmp_path / "c.ckpt", **EVIDENCE)
+    assert len(calls) > 1
+    assert sum("cannot be written" in str(entry.message) for entry in told) == 1
+    np.testing.assert_array_equal(model.coef_, undisturbed("evidence")[0].coef_)
+
+
+def test_a_checkpoint_that_can_never_be_written_is_an_error(tmp_path):
+    with pytest.raises(OSError, match="No such file"):
+        fit(checkpoint=tmp_path / "absent" / "c.ckpt", **EVIDENCE)

@@ -90,21 +90,20 @@ class CCMTLRegressor(TaskRegressor):
 
     def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
         total = sum_of(folds)
-        strength, errors = self._choose(folds, total)
+        strength, errors = self._choose(folds, statistics.n_folds)
         edges = self._neighbours(total)
         (coefficients,) = self._fit_path(total, [strength])
         graph = TaskGraph(edges, np.ones(len(edges)), statistics.task_names)
         attributes = {"strength_": strength, "validation_error_": held_out_rmse(errors, self.scaling_.target_scale)}
         return LearnedModels(coefficients, graph, attributes=attributes)
 
-    def _choose(self, folds: list[LeastSquares], total: LeastSquares) -> tuple[float, np.ndarray | None]:
+    def _choose(self, folds: list[LeastSquares], n_folds: int) -> tuple[float, np.ndarray | None]:
         given = check_strength("strength", self.strength)
         if given is not None:
             return given, None
-        scored = self._scored(folds)
-        require_folds(type(self).__name__, "strength", len(scored))
-        unit = max(float(total.count.mean()), 1.0)
-        return select_by_paths(folds, [unit * g for g in _GRID], self._fit_path, scored)
+        require_folds(type(self).__name__, "strength", n_folds)
+        unit = max(float(sum_of(folds).count.mean()), 1.0)
+        return select_by_paths(folds, [unit * g for g in _GRID], self._fit_path, self._scored(folds))
 
     def _neighbours(self, loss: LeastSquares) -> np.ndarray:
         """Edges of the neighbour graph of the independent models."""

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ggmtl.baselines._centred import centre
 from ggmtl.baselines._selection import check_strength, held_out_rmse, select_by_paths
+from ggmtl.baselines.ridge import RidgeFactor
 from ggmtl.estimators.base import LearnedModels, TaskRegressor
 from ggmtl.evidence.hub import hub_evidence, learn_hub
 from ggmtl.graph.task_graph import TaskGraph
@@ -78,9 +80,14 @@ class HubRegressor(TaskRegressor):
 
     def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
         strengths, errors = self._choose(folds)
-        fit = hub_evidence(sum_of(folds), strengths)
+        total, graph = sum_of(folds), TaskGraph.empty(statistics.task_names)
         attributes = {"strength_": strengths, "validation_error_": held_out_rmse(errors, self.scaling_.target_scale)}
-        return LearnedModels(fit.coefficients, TaskGraph.empty(statistics.task_names), fit.common, attributes)
+        if total.n_tasks == 1:
+            # The common model is the task's own: least squares, of the smallest norm where that is not unique.
+            models = RidgeFactor.of(centre(total, self.fit_intercept)).solve(0.0)
+            return LearnedModels(models, graph, models[0], attributes)
+        fit = hub_evidence(total, strengths)
+        return LearnedModels(fit.coefficients, graph, fit.common, attributes)
 
     def _choose(self, folds: list[LeastSquares]) -> tuple[np.ndarray, np.ndarray | None]:
         slope, intercept = self._given()

@@ -32,6 +32,9 @@ else:
     collect, phrases = Later("ggmtl.inspection.summary.collect"), Later("ggmtl.inspection.summary.phrases")
     page = Later("ggmtl.report.page")
 
+# As shells do it: 128 and the number of the signal.
+_INTERRUPTED = 130
+
 app = typer.Typer(
     name="ggmtl",
     help="Regression for many related tasks: every task's model, and which tasks are alike.",
@@ -100,6 +103,9 @@ def friendly(command: Callable[..., None]) -> Callable[..., None]:
         except OSError as error:
             terminal.complain(f"{error.filename or 'A file'}: {error.strerror or error}.")
             raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            terminal.complain("Stopped by Ctrl-C.")
+            raise typer.Exit(_INTERRUPTED) from None
 
     return wrapped
 
@@ -130,6 +136,7 @@ def demo(
     terminal.say(shown.question)
     model = _fit(shown.frame, shown.data.y, shown.task, candidates=shown.candidates)
     terminal.show_summary(collect.summarize(model))
+    _exit_if_interrupted(model)
     with terminal.working("Comparing"):
         checks = shown.checks(model)
     for check in checks:
@@ -178,6 +185,7 @@ def fit(
         terminal.say(f"Model: {output}", "dim")
     if report is not None:
         _write_report(model, report, f"{target} by {task}")
+    _exit_if_interrupted(model)
 
 
 @app.command()
@@ -344,6 +352,12 @@ def _fit(
         model.fit(frame, target, groups=groups, sample_weight=weights, task_features=known)
     _say_warnings(caught)
     return model
+
+
+def _exit_if_interrupted(model: ggmtl.GGMTLRegressor) -> None:
+    """After Ctrl-C a fit hands out the best model so far; what called the command must be told all the same."""
+    if model.status_ == "interrupted":
+        raise typer.Exit(_INTERRUPTED)
 
 
 def _say_warnings(caught: list[warnings.WarningMessage]) -> None:

@@ -153,6 +153,9 @@ def _standing(
                     model = method(random_state=seed).fit(
                         train.X, train.y, tasks=train.tasks, sample_weight=train.sample_weight, groups=train.groups
                     )
+                    if getattr(model, "status_", None) == "interrupted":
+                        # The fit has hidden Ctrl-C, which was meant for the comparison.
+                        raise KeyboardInterrupt
                     residual[test] = model.predict(data.X[test], tasks=data.tasks[test]) - data.y[test]
     except (GGMTLError, np.linalg.LinAlgError) as error:
         return Standing(name, np.nan, np.nan, perf_counter() - start, str(error)), None

@@ -18,6 +18,7 @@ from ggmtl.cli.comparison import OWN, Comparison, Standing
 from ggmtl.cli.demo import Check
 from ggmtl.inspection.summary.phrases import count, number, one_line
 from ggmtl.inspection.summary.words import (
+    cut_short,
     describe_blend,
     describe_gain,
     describe_graph,
@@ -112,6 +113,8 @@ def describe_standing(entry: Standing) -> str:
 def show_summary(summary: dict[str, Any]) -> None:
     """Verdict, accuracy of every level, graph, what is shared."""
     out = console()
+    if warning := cut_short(summary):
+        out.print(plain(warning, "bold red"))
     tasks = count(summary["n_tasks"], "task")
     rows = "" if summary["n_rows"] is None else f" · {summary['n_rows']:,.0f} rows"
     out.print(Text(f"{tasks}{rows} · {count(summary['n_features'], 'feature')}", style=_QUIET))

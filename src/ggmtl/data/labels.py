@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,10 @@ from ggmtl.errors import InputError, InputTypeError, did_you_mean
 _UNSEEN_REMEDY = 'Use unseen="hub" to predict them with the common model, or add_task() to attach them.'
 
 
+# Text that would take more bytes at the width of the longest label is kept as Python's own.
+_MOST_BYTES = 1 << 26
+# Halves of letters in an older encoding, which are no text by themselves.
+_SURROGATES = 0xD800, 0xDFFF
 # Whole numbers from here on share their float64 with others.
 _LARGEST_WHOLE = 2**53
 _WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.0*)?")
@@ -43,11 +47,41 @@ def read_labels(values: Any, name: str, n_rows: int) -> np.ndarray:
                 "Make them all strings or all numbers."
             )
         return _exactly(labels.tolist(), name)
+    if labels.dtype.kind == "U":
+        letters = np.ascontiguousarray(labels, dtype=labels.dtype.newbyteorder("=")).view(np.uint32)
+        if ((letters >= _SURROGATES[0]) & (letters <= _SURROGATES[1])).any():
+            _check_text(labels.tolist(), name)
     return labels
 
 
 def _exactly(given: list[Any], name: str) -> np.ndarray:
-    """The labels in a type of NumPy's that tells all of them apart; refused where there is none."""
+    """The labels in a type of NumPy's that tells all of them apart; refused where there is none.
+
+    Much text with a long label stays what it is: NumPy would take the room of the longest label for each.
+    """
+    if given and isinstance(given[0], str):
+        distinct = set(given)
+        _check_text(distinct, name)
+        if 4 * max(map(len, distinct)) * len(given) > _MOST_BYTES:
+            # Equal labels are one object.
+            same = {label: _as_array([label], name).item() for label in distinct}
+            return np.array([same[label] for label in given], dtype=object)
+    return _as_array(given, name)
+
+
+def _check_text(labels: Iterable[str], name: str) -> None:
+    """Refuse what is no text, such as half of a pair of surrogates: no file can hold it."""
+    for label in labels:
+        try:
+            label.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"Column {name!r}: the label {label!r} is not valid text ({error.reason}). Read the file with its own "
+                "encoding, or replace these characters."
+            ) from error
+
+
+def _as_array(given: list[Any], name: str) -> np.ndarray:
     converted = np.array(given, dtype=_number_type(given))
     if converted.tolist() == given:
         return converted
@@ -88,6 +122,9 @@ def numbers_in_text(labels: np.ndarray) -> np.ndarray:
 
 def locate_tasks(tasks: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Position of each label among the sorted tasks, −1 where it is not among them."""
+    if labels.dtype == object and tasks.dtype != object:
+        names, index = np.unique(labels, return_inverse=True)
+        return locate_tasks(tasks, np.array(names.tolist()))[index.reshape(-1)]
     if _sort(tasks) != _sort(labels):
         # One label that is no number turns a whole column into text; numbers are then compared as they are written.
         written = tasks.astype(str)

@@ -80,7 +80,8 @@ class TaskData:
     @cached_property
     def _coding(self) -> tuple[np.ndarray, np.ndarray]:
         names, index = np.unique(self.tasks, return_inverse=True)
-        return names, index.reshape(-1)
+        # Rows with long names share them; one array of the names is small.
+        return np.array(names.tolist()) if names.dtype == object else names, index.reshape(-1)
 
     @property
     def task_names(self) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any
 from ggmtl.errors import require
 from ggmtl.inspection.summary.collect import summarize
 from ggmtl.inspection.summary.words import (
+    cut_short,
     describe_blend,
     describe_gain,
     describe_graph,
@@ -80,6 +81,7 @@ def render_report(summary: dict[str, Any], title: str | None = None) -> str:
         summary=summary,
         # Percentages and ranges stay on one line.
         verdict=summary["verdict"]["text"].replace(" %", "\u00a0%").replace("–", "\u2060–\u2060"),
+        cut_short=cut_short(summary),
         meaning=describe_meaning(summary),
         detail=" ".join(filter(None, [describe_gain(summary), describe_blend(summary)])),
         graph_words=describe_graph(summary),

@@ -6,6 +6,7 @@ holds plain data and arrays, never code, and a fingerprint of the data and param
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ggmtl.errors import ModelFileError, ParameterError
+from ggmtl.errors import ModelFileError, ParameterError, warn_user
 
 logger = logging.getLogger("ggmtl")
 T = TypeVar("T")
@@ -25,6 +26,8 @@ State = dict[str, Any]
 # Seconds between two writes, and the least ratio of all time to the time spent writing.
 INTERVAL, _PATIENCE = 2.0, 10.0
 _KIND = "checkpoint"
+# No room on the disk, or none left to this user. Other failures are mistakes in the path and end the fit at once.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 # Sketches of the data that differ by less are of the same data, summed in another order.
 _SAME = 1e-9
 
@@ -39,15 +42,30 @@ class _Store:
     write: Callable[[bool], None] | None = None
     pause: float = 0.0
     last: float = 0.0
+    warned: bool = False
 
     def changed(self, force: bool = False, finished: bool = False) -> None:
         """Write the file if it is time to."""
         now = time.monotonic()
         if self.write is None or not (force or now - self.last >= self.pause):
             return
-        self.write(finished)
+        try:
+            self.write(finished)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            self._warn(error)
         self.last = time.monotonic()
         self.pause = max(INTERVAL, _PATIENCE * (self.last - now)) if INTERVAL > 0 else 0.0
+
+    def _warn(self, error: OSError) -> None:
+        """A fit is worth more than its record: it goes on, and the next write may find room."""
+        if not self.warned:
+            reason = f"{error.filename or 'the file'}: {error.strerror}"
+            warn_user(
+                f"The checkpoint cannot be written ({reason}). The fit goes on; its last record, if any, is kept."
+            )
+        self.warned = True
 
     def drop(self, prefix: str) -> None:
         for table in (self.parts, self.steps, self.notes):

@@ -19,6 +19,7 @@ def describe(summary: dict[str, Any]) -> str:
     tasks, features = count(summary["n_tasks"], "task"), count(summary["n_features"], "feature")
     head = f"{summary['method']}: {tasks}{rows}, {features}"
     lines = [
+        *filter(None, [cut_short(summary)]),
         head,
         summary["verdict"]["text"],
         *filter(None, [describe_meaning(summary)]),
@@ -27,6 +28,13 @@ def describe(summary: dict[str, Any]) -> str:
     ]
     lines += [f"Graph: {describe_graph(summary)}.", *sharing_lines(summary), *note_lines(summary), *task_line(summary)]
     return "\n".join(lines)
+
+
+def cut_short(summary: dict[str, Any]) -> str:
+    """A warning where the search was interrupted; empty otherwise."""
+    if summary["outcome"]["status"] != "interrupted":
+        return ""
+    return "The search was interrupted. This is the best model found until then; fit again for the final one."
 
 
 def describe_meaning(summary: dict[str, Any]) -> str:
