@@ -19,6 +19,7 @@ makes a part of the tables, ``--largest 100000`` longer ones.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -154,7 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
     parser.add_argument("--features", nargs="*", type=int, default=[3, 10, 30])
-    parser.add_argument("--largest", type=int, default=20_480)
+    parser.add_argument("--largest", type=int, default=20_480, help="a third as many from 30 features on")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--compare", nargs="*", type=int, default=[3, 10], help="features of the last tables")
     parser.add_argument("--keep", action="store_true", help=f"write {RESULTS.name}")
@@ -165,9 +166,11 @@ def main() -> None:
     text = ["# From twenty tasks upwards", "", *__doc__.split("\n\nRun with")[0].splitlines()[2:], ""]
     for d in options.features:
         for name in options.sets:
-            text += [f"## {name}, {d} features", "", *ladder(name, d, options.largest, options.seeds), ""]
+            largest = options.largest // (1 if d < 30 else 3)
+            text += [f"## {name}, {d} features", "", *ladder(name, d, largest, options.seeds), ""]
     for d in options.compare:
         text += [f"## Exact and sampled evidence, {d} features", "", *both_ways(d, options.seeds), ""]
+    text += [f"Made by `python benchmarks/ladder.py {' '.join(sys.argv[1:])}`.", ""]
     if options.keep:
         RESULTS.write_text("\n".join(text))
 
