@@ -167,3 +167,20 @@ def test_what_does_not_fit_together_is_refused(fitted):
         model.predict(new, task_features=table.iloc[:60])
     with pytest.raises(InputError, match="no column 'kind'"):
         model.predict(new, task_features=table[["lon", "lat"]])
+
+
+def test_a_checkpoint_belongs_to_what_was_known(tmp_path):
+    X, y, table, *_ = stations(n=12, held_out=0)
+    model = GGMTLRegressor(task="task", checkpoint=tmp_path / "fit.checkpoint").fit(X, y, task_features=table)
+    again = clone(model).fit(X, y, task_features=table)
+    np.testing.assert_array_equal(again.coef_, model.coef_)
+    other = table.assign(lat=table["lat"].to_numpy()[::-1])
+    fresh = GGMTLRegressor(task="task").fit(X, y, task_features=other)
+    np.testing.assert_array_equal(clone(model).fit(X, y, task_features=other).coef_, fresh.coef_)
+    assert not np.array_equal(fresh.coef_, model.coef_)
+
+
+def test_counts_refuse_what_they_cannot_use(fitted):
+    _, X, y, table, *_ = fitted
+    with pytest.raises(ParameterError, match='loss="squared"'):
+        GGMTLRegressor(task="task", loss="poisson").fit(X, np.round(np.abs(y)), task_features=table)

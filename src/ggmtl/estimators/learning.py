@@ -55,7 +55,8 @@ def learn_state(
         kinds = (GraphFit, TaskMeans, Optimum, CandidateEdges, FoldResult)
         mark = fingerprint(model, names, features, folds, scaling, form.scored_from)
         if settings.known is not None:
-            mark["task features"] = np.column_stack([settings.known.values.sum(axis=0), settings.known.values[0]])
+            columns = settings.known.features.columns
+            mark["task features"] = _digest([*columns, *(values.tolist() for values in columns.values())])
         journal = open_journal(model.checkpoint, mark, kinds, read_file, write_file)
     folded = FoldedLoss(tuple(folds), form.scored_from)
     # The search may use the losses up: no one else holds them any longer.
