@@ -10,9 +10,9 @@ import numpy as np
 
 from ggmtl.bilevel.level import GraphFit, TaskMeans
 from ggmtl.data.form import InputForm
-from ggmtl.design.curves import Curves
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import GGMTLError, ModelFileError
+from ggmtl.estimators.curve_file import pack_curves, unpack_curves
 from ggmtl.estimators.file_format import (
     decode,
     encode,
@@ -69,7 +69,7 @@ def write_model(
     arrays |= {
         "center": scaling.center,
         "scale": scaling.scale,
-        **_pack_curves(scaling.curves),
+        **pack_curves(scaling.curves),
         "standard_errors": round_mantissa(standard_errors(state), bits=8),
     }
     ratios = noise_ratios(state)
@@ -152,24 +152,6 @@ def _pack_family(family: Family, arrays: dict[str, np.ndarray], by_fold: bool) -
     }
 
 
-def _pack_curves(curves: Curves) -> dict[str, np.ndarray]:
-    return {f"curves.{name}": value for name, value in vars(curves).items()} if curves.n_columns else {}
-
-
-def _unpack_curves(arrays: dict[str, np.ndarray], n_features: int) -> Curves:
-    if "curves.features" not in arrays:
-        return Curves.none()
-    curves = Curves(**{name: arrays[f"curves.{name}"] for name in vars(Curves.none())})
-    for name, empty in vars(Curves.none()).items():
-        _check_shape(f"curves.{name}", getattr(curves, name), (len(curves.features), *empty.shape[1:]))
-    features = curves.features
-    if features.dtype.kind != "i" or not ((features >= 0) & (features < n_features)).all():
-        raise ValueError("a curve is that of no feature")
-    if not (np.diff(curves.knots, axis=1) > 0).all():
-        raise ValueError("the knots of a curve do not rise")
-    return curves
-
-
 def _pack_average(family: Family, arrays: dict[str, np.ndarray], by_fold: bool) -> None:
     """The averaged levels other than the main one, and the held-out errors of the average."""
     for name in family.weights:
@@ -206,7 +188,7 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
     names = unpack_labels(content["labels"], arrays)
     features = tuple(str(name) for name in content["features"])
     center, scale, intercept = *_floats(content["target"][:2]), content["target"][2]
-    curves = _unpack_curves(arrays, len(features))
+    curves = unpack_curves(arrays, len(features))
     columns = features + curves.names(features)
     shown, width = len(features) + bool(intercept), len(columns) + bool(intercept)
     _check_shape("labels", names, (len(names),))

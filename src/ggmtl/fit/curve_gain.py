@@ -102,7 +102,7 @@ def curve_gain(folded: FoldedLoss, owner: np.ndarray, hub: GraphFit) -> CurveGai
         strengths = np.clip(hub.hub, _LOWEST * unit, _COMMON * unit)
         squared[0, fold] = _errors(training, held_out, owner[:0], strengths, 0.0)
         for place, (feature, own) in enumerate(trials):
-            tie = strengths[feature] if own else _COMMON * unit
+            tie = float(strengths[feature]) if own else _COMMON * unit
             squared[1 + place, fold] = _errors(training, held_out, np.flatnonzero(owner == feature), strengths, tie)
     errors = FoldErrors(squared, np.array([folded.parts[k].count for k in folded.scored]))
     return _largest(errors, np.array([feature for feature, _ in trials]))
