@@ -69,7 +69,8 @@ class EdgeExplanation:
     weight, reported_weight : float
         w = λe of the final solve, and the weight in ``graph_``; zero for none.
     error, error_without : float
-        Root mean squared error of the two tasks with and without the edge, on held-out rows where `held_out`.
+        Root mean squared error of the two tasks with and without the edge, on held-out rows where `held_out`. Where
+        levels are averaged, these are errors of the level with links.
     total_error, total_error_without : float
         The same over all tasks.
     held_out : bool
@@ -80,6 +81,10 @@ class EdgeExplanation:
         Tasks linked to both.
     any_links : bool
         Whether the fitted graph links any tasks at all.
+    share : float
+        Weight in the model of the level with links: the models move by that share of its change.
+    support : float, optional
+        Share of the folds whose own graph has the edge; None where that is not known.
 
     Examples
     --------
@@ -104,6 +109,8 @@ class EdgeExplanation:
     features: tuple[FeatureAgreement, ...]
     common_neighbours: tuple[Any, ...]
     any_links: bool = True
+    share: float = 1.0
+    support: float | None = None
 
     def __repr__(self) -> str:
         a, b = map(plain, self.tasks)
@@ -125,6 +132,8 @@ class EdgeExplanation:
             lines = [f"{a} and {b} are not linked."]
         else:
             lines = [f"{a} and {b} are not linked: the model has no links, only the common model of all tasks."]
+        if self.linked and self.support is not None:
+            lines[0] = f"{lines[0][:-1]}, found in {100 * self.support:.0f} % of the folds."
         if self.linked:
             lines.append(self._effect())
         if agreeing:
@@ -138,6 +147,8 @@ class EdgeExplanation:
     def _effect(self) -> str:
         change = (self.error_without - self.error) / self.error if self.error > 0 else 0.0
         where = "on held-out rows" if self.held_out else "on their own rows"
+        if self.share < 1.0:
+            where = f"{where}, by the level of linked tasks ({100 * self.share:.0f} % of the model),"
         if abs(change) < 5e-4:
             return f"Without the link their error {where} would stay at {self.error:.4g}."
         verb = "rise" if change > 0 else "fall"
@@ -193,7 +204,16 @@ def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
         _agreements(model, effect, noise_variance(model.state_), *locate_tasks(model.tasks_, np.array([a, b]))),
         _common_neighbours(model, i, j),
         bool(present.any()),
+        state.family.weights.get(state.family.main, 0.0),
+        _support(model, i, j),
     )
+
+
+def _support(model: GGMTLRegressor, i: int, j: int) -> float | None:
+    """Share of the folds whose own graph has the edge, where it is reported and that is known."""
+    graph = model.graph_
+    here = edge_between(graph.edges, i, j)
+    return float(graph.support[here][0]) if graph.support is not None and here.any() else None
 
 
 def removals_of(state: FittedState) -> EdgeRemovals:
@@ -226,7 +246,10 @@ def _agreements(
     # In the effect the two tasks are in the order of their positions.
     order = [0, 1] if a < b else [1, 0]
     before, after = effect.before[order] @ T.T, effect.after[order] @ T.T
-    difference, moved = after[0] - after[1], before - after
+    # The models are an average: the edge moves them by the share of its level.
+    family = model.state_.family
+    moved = family.weights.get(family.main, 0.0) * (before - after)
+    difference = current[0] - moved[0] - (current[1] - moved[1])
     error = np.sqrt(np.maximum(noise * np.diag(T @ effect.covariance @ T.T), 0.0))
     return tuple(
         FeatureAgreement(
