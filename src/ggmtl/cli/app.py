@@ -6,6 +6,7 @@ import csv
 import functools
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import ggmtl
-from ggmtl.cli.choices import METHODS, Decimal, Effects, Unseen, Which
+from ggmtl.cli.choices import METHODS, Decimal, Effects, Loss, Unseen, Which
 from ggmtl.cli.later import Later
 from ggmtl.errors import GGMTLError, InputError
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from ggmtl.cli import comparison, csv_files, table_files, terminal, workflow
+    from ggmtl.cli import comparison, csv_files, outcomes, table_files, terminal, workflow
     from ggmtl.cli import demo as demos
     from ggmtl.data.task_features import TaskFeatures
     from ggmtl.inspection.summary import collect, phrases
@@ -30,7 +31,7 @@ else:
     comparison, csv_files, demos = Later("ggmtl.cli.comparison"), Later("ggmtl.cli.csv_files"), Later("ggmtl.cli.demo")
     table_files, terminal, workflow = map(Later, ("ggmtl.cli.table_files", "ggmtl.cli.terminal", "ggmtl.cli.workflow"))
     collect, phrases = Later("ggmtl.inspection.summary.collect"), Later("ggmtl.inspection.summary.phrases")
-    page = Later("ggmtl.report.page")
+    page, outcomes = Later("ggmtl.report.page"), Later("ggmtl.cli.outcomes")
 
 # As shells do it: 128 and the number of the signal.
 _INTERRUPTED = 130
@@ -81,6 +82,10 @@ Known = Annotated[
 ]
 Groups = Annotated[str | None, typer.Option(help="Column of groups: rows of one group stay in one fold.")]
 Weights = Annotated[str | None, typer.Option(help="Column of row weights: a weight of 2 counts a row twice.")]
+Exposure = Annotated[
+    str | None,
+    typer.Option(help="Column that counts are proportional to, such as time (--loss poisson)."),
+]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random, folds among it.", min=0)]
 
 
@@ -163,24 +168,38 @@ def fit(
         Effects, typer.Option(help="Effects of numeric columns: lines, smooth curves, or both, as held-out rows say.")
     ] = Effects.linear,
     task_table: Known = None,
+    loss: Annotated[
+        Loss,
+        typer.Option(help="What the target holds. squared: numbers; binary: one of two labels; poisson: counts."),
+    ] = Loss.squared,
+    exposure: Exposure = None,
     output: Annotated[Path | None, typer.Option(help="Model file to write, for example model.ggmtl.")] = None,
     report: Annotated[Path | None, typer.Option(help="Page to write, for example report.html.")] = None,
 ) -> None:
     """Fit every task's model and the graph, and say what was found."""
     table_files.check_output("--output", output, table_files.MODELS, [data])
     table_files.check_page("--report", report)
+    outcomes.check_options(loss, exposure, effects, report, task_table)
     columns = _columns(task, target, features, exclude, categorical, groups, weights)
+    columns = replace(columns, exposure=exposure, classes=loss is Loss.binary)
     reading = _reading(decimal, na_values)
     rows = _read(data, columns, drop_missing, reading)
-    known = None if task_table is None else _read_known(task_table, rows, reading)
-    model = _fit(
-        rows.frame, rows.target, task, rows.groups, rows.weights, known, random_state=seed, effects=effects.value
-    )
+    if loss is Loss.squared:
+        known = None if task_table is None else _read_known(task_table, rows, reading)
+        model = _fit(
+            rows.frame, rows.target, task, rows.groups, rows.weights, known, random_state=seed, effects=effects.value
+        )
+        _say_classes(rows.target, target)
+    else:
+        model = _fit_outcomes(rows, loss, seed)
     if output is not None:
         # Save before printing: printing fails if the reader of a pipe has gone.
         with terminal.working("Saving the model"):
             workflow.save(model, output, rows.encoding)
-    terminal.show_summary(collect.summarize(model))
+    if loss is Loss.squared:
+        terminal.show_summary(collect.summarize(model))
+    else:
+        terminal.say(model.summary())
     if output is not None:
         terminal.say(f"Model: {output}", "dim")
     if report is not None:
@@ -197,25 +216,31 @@ def predict(
     drop_missing: DropMissing = False,
     na_values: Missing = None,
     decimal: Mark = None,
+    exposure: Exposure = None,
     unseen: Annotated[
         Unseen, typer.Option(help="For tasks not seen in training: error, or hub (the common model).")
     ] = Unseen.error,
     task_table: Known = None,
 ) -> None:
-    """Predict new rows: the file's columns and one more, prediction."""
+    """Predict new rows: the file's columns and one more, prediction.
+
+    For a model of two labels it is the probability of the second, in the order of their sorting.
+    """
     table_files.check_output("--output", output, table_files.TABLES, [data, model])
     fitted, encoding = workflow.load(model)
     if not isinstance(fitted.task, str):
         raise InputError(f"{model} was not fitted to a table with a task column; use Python to predict with it.")
     fitted.set_params(unseen=unseen.value)
     reading = _reading(decimal, na_values)
-    source, kept, frame = workflow.read_new_rows(data, fitted, encoding, drop_missing, reading)
+    if exposure is not None and fitted.loss != "poisson":
+        raise InputError(f"--exposure is for models of counts. {model} was fitted with the {fitted.loss} loss.")
+    source, kept, frame, time = workflow.read_new_rows(data, fitted, encoding, drop_missing, reading, exposure)
     known = None if task_table is None else workflow.read_known_again(task_table, fitted, reading)
     if unseen is Unseen.error:
         workflow.check_tasks(fitted, frame, known)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        values = fitted.predict(frame, task_features=known)
+        values = workflow.predicted(fitted, frame, time, known)
     _say_warnings(caught)
     workflow.write_predictions(output, data, source, kept, values)
     _say_dropped(source.table.num_rows - len(kept))
@@ -354,10 +379,26 @@ def _fit(
     return model
 
 
-def _exit_if_interrupted(model: ggmtl.GGMTLRegressor) -> None:
+def _exit_if_interrupted(model: ggmtl.GGMTLRegressor | ggmtl.GGMTLClassifier) -> None:
     """After Ctrl-C a fit hands out the best model so far; what called the command must be told all the same."""
     if model.status_ == "interrupted":
         raise typer.Exit(_INTERRUPTED)
+
+
+def _fit_outcomes(rows: workflow.Rows, loss: Loss, seed: int | None) -> ggmtl.GGMTLRegressor | ggmtl.GGMTLClassifier:
+    n_tasks = len(rows.frame[rows.task].unique())
+    with warnings.catch_warnings(record=True) as caught, terminal.working(f"Fitting {phrases.count(n_tasks, 'task')}"):
+        warnings.simplefilter("always")
+        model = outcomes.fit_outcomes(rows, loss, seed)
+    _say_warnings(caught)
+    return model
+
+
+def _say_classes(target: np.ndarray, name: str) -> None:
+    """Say what a target of zeros and ones was taken for."""
+    if workflow.holds_zeros_and_ones(target):
+        note = f"Note: {name!r} holds 0 and 1 only and was fitted as a number. Use --loss binary for probabilities."
+        terminal.say(note, "dim")
 
 
 def _say_warnings(caught: list[warnings.WarningMessage]) -> None:
@@ -365,7 +406,7 @@ def _say_warnings(caught: list[warnings.WarningMessage]) -> None:
         terminal.say(f"Note: {text}", "dim")
 
 
-def _write_report(model: ggmtl.GGMTLRegressor, output: Path, title: str | None) -> None:
+def _write_report(model: ggmtl.GGMTLRegressor | ggmtl.GGMTLClassifier, output: Path, title: str | None) -> None:
     with terminal.working("Writing the report"):
         page.write_report(model, output, title)
     terminal.say(f"Report: {output}", "dim")

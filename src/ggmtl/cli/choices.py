@@ -31,6 +31,14 @@ class Effects(StrEnum):
     auto = "auto"
 
 
+class Loss(StrEnum):
+    """What the target holds."""
+
+    squared = "squared"
+    binary = "binary"
+    poisson = "poisson"
+
+
 class Unseen(StrEnum):
     """What to do with tasks that were not in the training data."""
 

@@ -70,7 +70,9 @@ def check_target(column: pa.ChunkedArray, name: str) -> None:
         return
     if is_text(column.type):
         _refuse_bad_cell(column.cast(pa.string()), name, "Correct the cell, or leave it empty and use --drop-missing.")
-    raise InputError(f"The target {name!r} must hold numbers. It holds {column.type} instead.")
+    two = pc.count_distinct(column.drop_null()).as_py() == 2
+    remedy = " It has two values: use --loss binary for the probability of the second." if two else ""
+    raise InputError(f"The target {name!r} must hold numbers. It holds {column.type} instead.{remedy}")
 
 
 def _check_text(column: pa.ChunkedArray, name: str) -> None:

@@ -16,9 +16,10 @@ from ggmtl.cli.task_table import TaskTable, read_task_table
 from ggmtl.data.labels import locate_tasks, read_labels, unknown_tasks_message
 from ggmtl.data.task_features import TaskFeatures
 from ggmtl.errors import InputError, ModelFileError
+from ggmtl.estimators.classifier import GGMTLClassifier
 from ggmtl.estimators.model_file import read_notes, write_model
 from ggmtl.estimators.regressor import GGMTLRegressor, load_model
-from ggmtl.inspection.summary.collect import summarize
+from ggmtl.inspection.summary.phrases import fingerprint_of
 from ggmtl.runtime.files import write_csv
 
 _FACT = "command_line"
@@ -38,8 +39,8 @@ class Rows:
     encoding : Encoding
     n_dropped : int
         Rows left out because a value was missing.
-    groups, weights : array of shape (rows,), optional
-        Labels of rows that stay in one fold; weights of the rows.
+    groups, weights, exposure : array of shape (rows,), optional
+        Labels of rows that stay in one fold; weights of the rows; what their counts are proportional to.
     """
 
     frame: pa.Table
@@ -49,6 +50,7 @@ class Rows:
     n_dropped: int
     groups: np.ndarray | None = None
     weights: np.ndarray | None = None
+    exposure: np.ndarray | None = None
 
     @property
     def labels(self) -> np.ndarray:
@@ -69,8 +71,10 @@ class Columns:
         Not among those.
     categorical : list of str
         Features that are categories even where they look like numbers.
-    groups, weights : str, optional
+    groups, weights, exposure : str, optional
         Never features.
+    classes : bool
+        Whether the target holds two labels, which may be text.
     """
 
     task: str
@@ -80,11 +84,13 @@ class Columns:
     categorical: list[str] = field(default_factory=list)
     groups: str | None = None
     weights: str | None = None
+    exposure: str | None = None
+    classes: bool = False
 
     @property
     def extra(self) -> list[str]:
-        """The columns of groups and weights, where there are any."""
-        return [name for name in (self.groups, self.weights) if name is not None]
+        """The columns of groups, weights and exposure, where there are any."""
+        return [name for name in (self.groups, self.weights, self.exposure) if name is not None]
 
     def chosen(self, table: pa.Table, path: Path) -> list[str]:
         """The features, once the names make sense together."""
@@ -94,8 +100,11 @@ class Columns:
             raise InputError(f"--task and --target must be different columns. Got {self.task!r} for both.")
         for option, names in (("--features", named), ("--categorical", self.categorical)):
             _refuse_parts(option, names, self.task, self.target)
-        if self.target in self.extra or self.weights in (self.task, *named):
-            raise InputError("--groups and --weights must be columns of their own, neither the target nor a feature.")
+        own = [name for name in (self.weights, self.exposure) if name is not None]
+        if self.target in self.extra or set(own) & {self.task, *named}:
+            raise InputError(
+                "--groups, --weights and --exposure must be columns of their own, neither the target nor a feature."
+            )
         left_out = {self.task, self.target, *self.exclude, *self.extra}
         chosen = [name for name in dict.fromkeys(named or table.column_names) if name not in left_out]
         if not chosen:
@@ -120,7 +129,8 @@ def read_rows(path: Path, columns: Columns, drop_missing: bool = False, reading:
     """Read the columns asked for."""
     source = read_table(path, columns.task, reading)
     table, task, target, chosen = source.table, columns.task, columns.target, columns.chosen(source.table, path)
-    check_target(table[target], target)
+    if not columns.classes:
+        check_target(table[target], target)
     n_tasks = len(table[task].unique())
     for name in chosen:
         if name not in columns.categorical:
@@ -131,21 +141,30 @@ def read_rows(path: Path, columns: Columns, drop_missing: bool = False, reading:
     encoding = Encoding.of(table, chosen, target, columns.categorical)
     encoding = replace(encoding, decimal=source.decimal, missing=reading.missing)
     groups = None if columns.groups is None else table[columns.groups].to_numpy()
-    weights = None if columns.weights is None else _weights(table[columns.weights], columns.weights)
-    values = np.asarray(table[target].to_numpy(), dtype=float)
-    return Rows(_frame(table, task, encoding), values, task, encoding, dropped, groups, weights)
+    weights = _numbers(table, "--weights", columns.weights)
+    exposure = _numbers(table, "--exposure", columns.exposure)
+    values = np.asarray(table[target].to_numpy(), dtype=None if columns.classes else float)
+    return Rows(_frame(table, task, encoding), values, task, encoding, dropped, groups, weights, exposure)
 
 
-def _weights(column: pa.ChunkedArray, name: str) -> np.ndarray:
-    if not is_number(column.type):
-        raise InputError(f"--weights must be a column of numbers. Column {name!r} holds {column.type} instead.")
-    return np.asarray(column.to_numpy(), dtype=float)
+def _numbers(table: pa.Table, option: str, name: str | None) -> np.ndarray | None:
+    """The column that an option names, None where it names none."""
+    if name is None:
+        return None
+    if not is_number(table[name].type):
+        raise InputError(f"{option} must be a column of numbers. Column {name!r} holds {table[name].type} instead.")
+    return np.asarray(table[name].to_numpy(), dtype=float)
 
 
 def read_new_rows(
-    path: Path, model: GGMTLRegressor, encoding: Encoding, drop_missing: bool, reading: Reading = AS_SHOWN
-) -> tuple[CsvTable, np.ndarray, pa.Table]:
-    """The file's rows, the positions of those that are not dropped, and these as features.
+    path: Path,
+    model: GGMTLRegressor | GGMTLClassifier,
+    encoding: Encoding,
+    drop_missing: bool,
+    reading: Reading = AS_SHOWN,
+    exposure: str | None = None,
+) -> tuple[CsvTable, np.ndarray, pa.Table, np.ndarray | None]:
+    """The file's rows, the positions of those that are not dropped, these as features, and their exposure.
 
     Where options do not say how cells are read, they are read as in training.
     """
@@ -153,7 +172,8 @@ def read_new_rows(
         reading = replace(reading, missing=encoding.missing)
     source = read_table(path, str(model.task), reading, encoding.decimal)
     table = source.table
-    used = [str(model.task), *encoding.source_columns]
+    used = [str(model.task), *encoding.source_columns, *([] if exposure is None else [exposure])]
+    used = list(dict.fromkeys(used))
     check_columns(table, used, path)
     for name, form in encoding.columns:
         if form is None:
@@ -161,7 +181,17 @@ def read_new_rows(
     position = pa.chunked_array([np.arange(table.num_rows)])
     numbered = table.select(used).append_column("\0row", position)
     kept, _ = without_missing(numbered, drop_missing, "fill in the empty cells")
-    return source, kept["\0row"].to_numpy(), _frame(kept, str(model.task), encoding)
+    time = _numbers(kept, "--exposure", exposure)
+    return source, kept["\0row"].to_numpy(), _frame(kept, str(model.task), encoding), time
+
+
+def predicted(
+    model: GGMTLRegressor | GGMTLClassifier, frame: pa.Table, exposure: np.ndarray | None, known: TaskFeatures | None
+) -> np.ndarray:
+    """Predictions of rows; of classes, the probability of the second."""
+    if isinstance(model, GGMTLClassifier):
+        return model.predict_proba(frame)[:, 1]
+    return model.predict(frame, exposure=exposure, task_features=known)
 
 
 def write_predictions(path: Path, file: Path, source: CsvTable, kept: np.ndarray, values: np.ndarray) -> None:
@@ -188,7 +218,7 @@ def read_known(path: Path, rows: Rows, reading: Reading) -> TaskTable:
     return table if absent is None else replace(table, notes=(*table.notes, absent))
 
 
-def read_known_again(path: Path, model: GGMTLRegressor, reading: Reading) -> TaskFeatures:
+def read_known_again(path: Path, model: GGMTLRegressor | GGMTLClassifier, reading: Reading) -> TaskFeatures:
     """What a file tells about tasks, in the columns that the model was fitted with."""
     known = model.state_.settings.known
     if known is None:
@@ -196,7 +226,12 @@ def read_known_again(path: Path, model: GGMTLRegressor, reading: Reading) -> Tas
     return read_task_table(path, str(model.task), reading, list(known.features.columns)).features
 
 
-def check_tasks(model: GGMTLRegressor, frame: pa.Table, known: TaskFeatures | None = None) -> None:
+def holds_zeros_and_ones(target: np.ndarray) -> bool:
+    """Whether a target has these two values, and no other."""
+    return bool(np.isin(target, (0.0, 1.0)).all() and np.ptp(target) > 0)
+
+
+def check_tasks(model: GGMTLRegressor | GGMTLClassifier, frame: pa.Table, known: TaskFeatures | None = None) -> None:
     """Refuse tasks that neither training nor a task table knows, with the option that lets them through."""
     labels = read_labels(frame[str(model.task)], str(model.task), frame.num_rows)
     labels = np.unique(labels[locate_tasks(model.tasks_, labels) < 0])
@@ -217,13 +252,13 @@ def _frame(table: pa.Table, task: str, encoding: Encoding) -> pa.Table:
     return pa.table({task: table[task], **features})
 
 
-def save(model: GGMTLRegressor, path: Path, encoding: Encoding) -> None:
+def save(model: GGMTLRegressor | GGMTLClassifier, path: Path, encoding: Encoding) -> None:
     """Write the model with what `predict` must know about the columns."""
-    fact = {"encoding": encoding.to_plain(), "fingerprint": summarize(model)["fingerprint"]}
+    fact = {"encoding": encoding.to_plain(), "fingerprint": fingerprint_of(model)}
     write_model(path, model.get_params(deep=False), model.state_, notes={_FACT: fact})
 
 
-def load(path: Path) -> tuple[GGMTLRegressor, Encoding]:
+def load(path: Path) -> tuple[GGMTLRegressor | GGMTLClassifier, Encoding]:
     """Read a model and how its columns become features."""
     model = load_model(path)
     fact = read_notes(path).get(_FACT)

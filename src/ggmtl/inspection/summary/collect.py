@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl.bilevel.level import STRAIGHT
+from ggmtl.errors import InputError
 from ggmtl.fit.held_out import FoldErrors, reported_graph
 from ggmtl.graph.candidates import Coordinates
 from ggmtl.graph.shapes import name_shape
@@ -48,6 +49,11 @@ def summarize(model: Any) -> dict[str, Any]:
         ``map``, ``places``, ``redundant`` and all ``features``, ``settings``, ``fingerprint``, ``versions`` and counts;
         ``json.dumps`` takes it as it is.
     """
+    if getattr(getattr(model, "state_", None), "outcome", None) is not None:
+        raise InputError(
+            f"The page and its data are available for squared loss only. Got {type(model).__name__} under the "
+            f"{model.loss} loss: summary() says what was found, and path_, graph_ and coefficients() have the numbers."
+        )
     levels, errors = _by_density(_levels(model), _fold_errors(model))
     graph = model.graph_
     clusters = clusters_of(graph)

@@ -1,0 +1,102 @@
+"""The command line with classes and counts."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("rich")
+pytest.importorskip("pyarrow")
+
+from typer.testing import CliRunner
+
+import ggmtl
+from ggmtl.cli.app import app
+
+COLUMNS = ("--task", "shop", "--target", "bought")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder, rng = tmp_path_factory.mktemp("outcomes"), np.random.default_rng(0)
+    tables = {"labels": [], "numbers": [], "counts": []}
+    for shop in range(5):
+        for _ in range(30):
+            price, hours = rng.normal(), rng.uniform(0.5, 8.0)
+            bought = rng.random() < 1 / (1 + np.exp(1.5 * price))
+            visits = rng.poisson(hours * np.exp(0.5 - 0.4 * price))
+            for name, target in (("labels", "yes" if bought else "no"), ("numbers", int(bought)), ("counts", visits)):
+                tables[name].append([f"shop {shop}", round(price, 4), round(hours, 3), target])
+    for name, rows in tables.items():
+        with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([["shop", "price", "hours", "bought"], *rows])
+    return folder
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(part) for part in arguments])
+
+
+def predictions(path):
+    with path.open(encoding="utf-8") as file:
+        return [float(row["prediction"]) for row in csv.DictReader(file)]
+
+
+def test_labels_are_fitted_and_their_probabilities_predicted(folder):
+    model = folder / "labels.ggmtl"
+    fitted = run("fit", folder / "labels.csv", *COLUMNS, "--loss", "binary", "--output", model)
+    assert fitted.exit_code == 0, fitted.output
+    assert "Log-loss on rows not seen" in fitted.output
+    assert "probability of 'yes' rather than 'no'" in fitted.output.replace("\n", " ")
+    done = run("predict", model, folder / "labels.csv", "--output", folder / "probabilities.csv")
+    assert done.exit_code == 0, done.output
+    found = predictions(folder / "probabilities.csv")
+    assert 0 < min(found) < max(found) < 1
+    assert isinstance(ggmtl.load_model(model), ggmtl.GGMTLClassifier)
+
+
+def test_counts_are_fitted_and_predicted_with_their_exposure(folder):
+    model = folder / "counts.ggmtl"
+    fitted = run("fit", folder / "counts.csv", *COLUMNS, "--loss", "poisson", "--exposure", "hours", "--output", model)
+    assert fitted.exit_code == 0, fitted.output
+    assert "rate" in fitted.output
+    one = run("predict", model, folder / "counts.csv", "--output", folder / "rates.csv")
+    counts = run("predict", model, folder / "counts.csv", "--exposure", "hours", "--output", folder / "visits.csv")
+    assert one.exit_code == counts.exit_code == 0, counts.output
+    with (folder / "counts.csv").open(encoding="utf-8") as file:
+        hours = [float(row["hours"]) for row in csv.DictReader(file)]
+    np.testing.assert_allclose(
+        predictions(folder / "visits.csv"), np.multiply(predictions(folder / "rates.csv"), hours), rtol=1e-9
+    )
+
+
+def test_a_target_of_zeros_and_ones_is_recognised(folder):
+    fitted = run("fit", folder / "numbers.csv", *COLUMNS)
+    assert fitted.exit_code == 0, fitted.output
+    assert "Use --loss binary" in fitted.output.replace("\n", " ")
+    assert "Use --loss binary" not in run("fit", folder / "counts.csv", *COLUMNS).output.replace("\n", " ")
+
+
+def test_a_target_of_two_labels_is_pointed_to_its_loss(folder):
+    refused = run("fit", folder / "labels.csv", *COLUMNS)
+    assert refused.exit_code == 1
+    assert "--loss binary" in refused.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--exposure", "hours"), "--loss poisson"),
+        (("--loss", "binary", "--exposure", "hours"), "--loss poisson"),
+        (("--loss", "poisson", "--effects", "smooth"), "--loss squared"),
+        (("--loss", "poisson", "--report", "page.html"), "--loss squared"),
+        (("--loss", "binary"), "two labels"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(folder, options, text):
+    refused = run("fit", folder / "counts.csv", *COLUMNS, *options)
+    assert refused.exit_code == 1
+    assert text in refused.output.replace("\n", " ")
