@@ -219,5 +219,5 @@ def test_targets_that_are_no_classes_are_refused(rows):
 def test_the_summary_speaks_of_odds_and_log_loss(model):
     text = model.summary()
     assert "odds" in text
-    assert "Log-loss on rows not seen" in text
+    assert "Log-loss on held-out rows" in text
     assert "linked tasks" in text

@@ -14,6 +14,7 @@ from ggmtl.design.scaling import Scaling
 from ggmtl.fit.family import by_name, choose
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.levels import hub_level, independent_level, learn_levels, pooled_level
+from ggmtl.fit.path import _renamed, _without_repetitions
 from ggmtl.statistics.least_squares import FoldedLoss
 from ggmtl.statistics.task_statistics import TaskStatistics
 from made import folded_of, settings_of
@@ -232,3 +233,12 @@ def test_other_intercepts_are_shrunk_to_a_common_one():
     y = X @ [1.0, -1.0] + 0.3 * random.normal(size=40)[tasks] + random.normal(size=160)
     model = GGMTLRegressor().fit(X, y, tasks=tasks)
     assert next(row for row in model.path_ if row["chosen"])["level"] in ("hub", "pooled")
+
+
+def test_links_of_folds_follow_their_graph_where_an_empty_one_before_it_is_left_out():
+    edges = np.array([[0, 1]])
+    full = replace(fit_named("graph"), edges=edges, edge_values=np.ones(1))
+    learned = by_name([fit_named("hub"), fit_named("graph"), full])
+    kept, _ = _without_repetitions(learned, None)
+    assert list(kept) == ["hub", "graph"]
+    assert _renamed(({"graph 2": edges},), learned, kept) == ({"graph": edges},)

@@ -107,7 +107,7 @@ def test_levels_are_ordered_by_density(model):
     assert simple == ["pooled", "intercepts", "hub", "hub, own scales", "independent"]
     assert shown[-1]["name"] == "independent"
     assert {level["error"] for level in shown} == {row["error"] for row in other.path_}
-    assert "linked tasks, no edges" in describe(summarize(other))
+    assert "linked tasks, no links" in describe(summarize(other))
 
 
 def test_map_puts_tasks_with_like_models_together(model, summary):
@@ -239,7 +239,7 @@ def test_without_folds_no_gain_is_reported():
     assert "lowers" not in describe(summary)
 
 
-def test_pooled_coefficients_are_shared_and_separate_ones_personal():
+def test_pooled_coefficients_are_shared_and_separate_ones_differ():
     X, y, task = _rows(distance=0.0)
     shared = {entry["word"] for entry in summarize(GGMTLRegressor().fit(X, y, tasks=task))["sharing"]}
     assert shared == {"shared"}
@@ -335,10 +335,10 @@ def test_what_links_share_is_not_called_shared_by_all():
     apart = data.coefficients.std(axis=0) > 0.5
     assert apart.sum() > 5
     assert {words[f"x{k}"] for k in np.flatnonzero(apart)} <= {"shared by links", "partly shared"}
-    assert "Shared by links (from linked tasks together): x" in describe(summary)
+    assert "Shared by linked tasks: x" in describe(summary)
 
 
-def test_a_constant_column_is_neither_shared_nor_personal():
+def test_a_constant_column_is_neither_shared_nor_own():
     X, y, task = _rows()
     summary = summarize(GGMTLRegressor().fit(np.column_stack([X, np.full(len(X), 3.0)]), y, tasks=task))
     assert summary["sharing"][X.shape[1]]["word"] is None

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from ggmtl import Coordinates, GGMTLRegressor
+from ggmtl import Coordinates, GGMTLRegressor, report
 from ggmtl.baselines import IndependentRegressor
 from ggmtl.inspection.summary.collect import summarize
+from ggmtl.inspection.summary.verdict import LEVEL_NAMES
+from ggmtl.inspection.summary.words import level_title
 from ggmtl.report import render_report, write_report
 from ggmtl.report.page import script_json
+from ggmtl.report.payload import graphs_of, page_data
 from ggmtl.report.placing import place_tasks
 
 pytest.importorskip("jinja2")
@@ -106,7 +111,7 @@ def test_noise_and_a_stop_by_design_are_told_in_words(model):
     text = render_report({**summary, "noise": noise, "outcome": ended})
     assert "Tasks differ in noise, from 0.5 (&lt;img src=x onerror=alert(1)&gt;) to 2 (shop 2)" in text
     assert "<img" not in text
-    assert "stopped: evidence took the steps that it takes by design" in text
+    assert "finished after its fixed number of steps" in text
     assert "<dt>converged</dt>" not in text
 
 
@@ -170,6 +175,40 @@ def test_a_map_across_the_date_line_is_in_one_piece_and_far_places_are_outside_t
     assert points[:, 0].argsort()[:2].tolist() == [61, 60]
     assert ((points[:60] >= low - 1e-3) & (points[:60] <= high + 1e-3)).all()
     assert (points[60:, 0] < low[0]).all()
+
+
+def test_names_of_levels_come_from_the_summary(model):
+    summary = summarize(model)
+    data = page_data(summary)
+    assert [level["title"] for level in data["levels"]] == [level_title(level) for level in summary["path"]["levels"]]
+    scripts = Path(report.__file__).parent / "scripts"
+    text = "".join(script.read_text(encoding="utf-8") for script in scripts.glob("*.js"))
+    assert not [name for name in LEVEL_NAMES.values() if name in text]
+
+
+def test_the_slider_goes_through_each_graph_once_and_says_what_it_is(model):
+    summary = _with_support(summarize(model))
+    stops = graphs_of(summary)
+    sizes = [len(stop["edges"]) for stop in stops]
+    assert sizes == sorted(sizes)
+    assert len({tuple(map(tuple, np.array(stop["edges"])[:, :2])) if stop["edges"] else () for stop in stops}) == len(
+        stops
+    )
+    own = [stop for stop in stops if stop["chosen"]]
+    assert [stop["edges"] for stop in own] == [summary["graph"]["edges"]]
+    others = [stop["words"] for stop in stops if not stop["chosen"]]
+    assert others
+    assert all("held-out error alone is" in words for words in others)
+
+
+def _with_support(summary):
+    """The same with a graph of four links, the last found in fewer folds."""
+    edges = [[0, 1, 1.0, 1.0], [0, 2, 1.0, 1.0], [1, 2, 1.0, 0.8], [3, 4, 1.0, 0.2]]
+    clusters = [0, 0, 0, 1, 1, 2, 3, 4]
+    tasks = [{**task, "cluster": cluster} for task, cluster in zip(summary["tasks"], clusters)]
+    tasks[5] = {**tasks[5], "gain": None}
+    graph = {**summary["graph"], "edges": edges, "n_edges": 4, "n_clusters": 2, "n_alone": 3, "support": 3}
+    return {**summary, "tasks": tasks, "graph": graph}
 
 
 # ---------------------------------------------------------------------- in a browser
@@ -310,7 +349,7 @@ def test_a_narrow_page_has_no_sideways_scroll_and_a_readable_chart(browser, page
     tab.goto(Path(page).as_uri())
     tab.wait_for_selector("body[data-ready]")
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
-    box = tab.locator("#path-chart svg").bounding_box()
+    box = tab.locator("#path-chart svg").first.bounding_box()
     scale = tab.evaluate("document.querySelector('#path-chart svg').viewBox.baseVal.width") / box["width"]
     assert scale == pytest.approx(1.0, abs=0.05)
     tab.close()
@@ -334,3 +373,90 @@ def test_equal_weights_have_no_slider(browser, model, tmp_path):
     assert not tab.locator("#weight-row").is_visible()
     assert "Strongest links" not in tab.text_content("#panel")
     tab.close()
+
+
+@pytest.fixture
+def supported_tab(browser, model, tmp_path):
+    path = tmp_path / "supported.html"
+    path.write_text(render_report(_with_support(summarize(model))), encoding="utf-8")
+    tab = browser.new_page(viewport={"width": 1300, "height": 1000}, accept_downloads=True)
+    tab.goto(path.as_uri())
+    tab.wait_for_selector("body[data-ready]")
+    yield tab
+    tab.close()
+
+
+def test_links_are_ranked_by_support(supported_tab, model):
+    panel = supported_tab.locator("#panel")
+    assert "Best supported links (share of folds)" in panel.text_content()
+    values = panel.locator(".links").last.locator(".value").all_text_contents()
+    assert values == ["100 %", "100 %", "80 %", "20 %"]
+    supported_tab.focus("#weight")
+    supported_tab.keyboard.press("End")
+    assert supported_tab.get_attribute("#drawing", "data-edges") == "2"
+
+
+def test_the_text_follows_the_slider(supported_tab):
+    words = set()
+    for k in range(int(supported_tab.get_attribute("#level", "max")) + 1):
+        supported_tab.evaluate(f"level => {{ level.value = {k}; level.dispatchEvent(new Event('input')); }}",
+                               supported_tab.query_selector("#level"))  # fmt: skip
+        words.add(supported_tab.text_content("#graph-words"))
+    assert len(words) == k + 1
+
+
+def test_tasks_that_are_not_ranked_are_counted(supported_tab):
+    supported_tab.select_option("#colour", "gain")
+    assert "1 task with too few held-out rows" in supported_tab.text_content("#panel")
+
+
+def test_a_chosen_row_brings_the_graph_into_view(supported_tab):
+    supported_tab.locator("#table tbody tr").nth(5).click()
+    supported_tab.wait_for_timeout(800)
+    assert supported_tab.evaluate("document.querySelector('#graph').getBoundingClientRect().top") < 200
+
+
+def _download(tab, name):
+    with tab.expect_download() as caught:
+        tab.locator("#saves").get_by_role("button", name=name).click()
+    return Path(caught.value.path()).read_bytes().decode("utf-8")
+
+
+def test_tables_and_picture_are_saved_without_a_network(supported_tab, model):
+    rows = list(csv.reader(_download(supported_tab, "Coefficients").split("\r\n")[:-1]))
+    assert rows[0] == ["task", "rows", "price", "<b>size</b>", "a\u2028b", "intercept"]
+    assert [row[0] for row in rows[1:]] == [str(task) for task in model.tasks_]
+    values = np.array([row[2:] for row in rows[1:]], dtype=float)
+    np.testing.assert_allclose(values, np.column_stack([model.coef_, model.intercept_]), rtol=1e-5)
+    links = list(csv.reader(_download(supported_tab, "Links").split("\r\n")[:-1]))
+    assert links[0] == ["task", "other_task", "weight", "support"]
+    assert [row[3] for row in links[1:]] == ["1", "1", "0.8", "0.2"]
+    errors = list(csv.reader(_download(supported_tab, "Errors").split("\r\n")[:-1]))
+    assert {len(row) for row in errors} == {len(errors[0])}
+    picture = ElementTree.fromstring(_download(supported_tab, "Picture"))
+    shown = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert EVIL[:25] + "…" in shown
+
+
+def test_no_two_clusters_have_the_same_colour(browser, model, tmp_path):
+    base = summarize(model)
+    tasks = [{**base["tasks"][0], "label": f"shop {k}", "cluster": k // 2} for k in range(40)]
+    edges = [[2 * k, 2 * k + 1, 1.0] for k in range(20)]
+    for n_clusters in (12, 20):
+        n = 2 * n_clusters
+        kept = {"tasks": tasks[:n], "n_tasks": n, "map": None, "noise": None}
+        levels = [{**level, "edges": None} for level in base["path"]["levels"]]
+        graph = {**base["graph"], "edges": edges[:n_clusters], "n_edges": n_clusters, "n_clusters": n_clusters}
+        path = tmp_path / f"{n_clusters}.html"
+        summary = {**base, **kept, "graph": graph, "path": {**base["path"], "levels": levels}}
+        path.write_text(render_report(summary), encoding="utf-8")
+        tab = browser.new_page()
+        tab.goto(path.as_uri())
+        tab.wait_for_selector("body[data-ready]")
+        swatches = tab.locator("#panel .links").first.locator(".swatch")
+        colours = swatches.evaluate_all("all => all.map(one => getComputedStyle(one).backgroundColor)")
+        assert len(set(colours)) == (n_clusters if n_clusters <= 12 else 1)
+        tab.locator("#panel .links button").nth(3).click()
+        colours = swatches.evaluate_all("all => all.map(one => getComputedStyle(one).backgroundColor)")
+        assert len(set(colours)) == (n_clusters if n_clusters <= 12 else 2)
+        tab.close()

@@ -218,7 +218,7 @@ def predict(
     decimal: Mark = None,
     exposure: Exposure = None,
     unseen: Annotated[
-        Unseen, typer.Option(help="For tasks not seen in training: error, or hub (the common model).")
+        Unseen, typer.Option(help="For tasks not seen in training: error, or hub (use the shared model).")
     ] = Unseen.error,
     task_table: Known = None,
 ) -> None:

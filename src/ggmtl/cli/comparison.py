@@ -178,7 +178,7 @@ def _verdict(squared: dict[str, np.ndarray], count: np.ndarray) -> str:
     errors = FoldErrors(np.stack([squared[name] for name in names]), count)
     mean, best = errors.mean(), 1
     if not mean[best] > 0:
-        return f"{names[best]} makes no error at all on rows not seen."
+        return f"{names[best]} makes no error at all on held-out rows."
     excess, deviation = errors.excess(0)
     shares = (excess[best] + _QUANTILE * deviation[best] * np.array([0.0, -1.0, 1.0])) / mean[best]
     gain, low, high = 1.0 - np.sqrt(np.maximum(1.0 - shares, 0.0))

@@ -134,7 +134,7 @@ def show_summary(summary: dict[str, Any]) -> None:
 def _level_table(levels: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_QUIET)
     table.add_column("level")
-    table.add_column("error on rows not seen ± s.e.")
+    table.add_column("held-out error ± s.e.")
     table.add_column("")
     for level in levels:
         style = f"bold {_GOOD}" if level["chosen"] else ""
@@ -174,7 +174,7 @@ def show_comparison(comparison: Comparison) -> None:
     out.print()
     out.print(plain(comparison.verdict, "bold"))
     if any(entry.name == "Hub" for entry in comparison.standings):
-        note = "Hub shrinks all slopes to its common model by the same amount; GGMTL estimates the amount for each."
+        note = "Hub shrinks the slopes of all features by the same amount; GGMTL estimates the amount for each feature."
         out.print(plain(note, _QUIET))
     if comparison.n_unscored:
         out.print(plain(f"Not scored: {count(comparison.n_unscored, 'row')} of tasks with a single fold.", _QUIET))

@@ -241,7 +241,7 @@ def check_tasks(model: GGMTLRegressor | GGMTLClassifier, frame: pa.Table, known:
     if unknown:
         described = model.state_.settings.known is not None
         first = "Give a --task-table with their rows, or use" if described else "Use"
-        remedy = f"{first} --unseen hub to predict them with the common model, or fit again with rows of theirs."
+        remedy = f"{first} --unseen hub to predict them with the shared model, or fit again with rows of theirs."
         raise InputError(unknown_tasks_message(unknown, model.tasks_, remedy))
 
 

@@ -101,7 +101,8 @@ def _family(
     levels: Mapping[str, GraphFit], validated: CrossValidation | None, settings: Settings, criterion: str
 ) -> Family:
     """The average of the levels, or the one chosen."""
-    levels, errors = _without_repetitions(levels, validated and validated.errors)
+    learned = levels
+    levels, errors = _without_repetitions(learned, validated and validated.errors)
     must = len(settings.candidates.must_link) > 0
     if errors is None and criterion == "validation":
         # One hold-out: the densest graph is the one with the lowest outer loss, and all that the paper would ask.
@@ -114,7 +115,16 @@ def _family(
         family = Family.choosing(levels, errors, chosen, criterion)
     else:
         family = blended(levels, errors, chosen, criterion, equal_noise=settings.noise == "common")
-    return replace(family, links=validated.links if validated else ())
+    return replace(family, links=_renamed(validated.links, learned, levels) if validated else ())
+
+
+def _renamed(
+    links: tuple[dict[str, np.ndarray], ...], learned: Mapping[str, GraphFit], kept: Mapping[str, GraphFit]
+) -> tuple[dict[str, np.ndarray], ...]:
+    """The folds' edges by the names of the levels kept: where one was left out, graphs after it have other numbers."""
+    old = {id(fit): name for name, fit in learned.items()}
+    names = {old[id(fit)]: name for name, fit in kept.items()}
+    return tuple({names[name]: edges for name, edges in fold.items() if name in names} for fold in links)
 
 
 def is_small(folded: FoldedLoss, sizes: Sizes) -> bool:

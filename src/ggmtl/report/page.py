@@ -13,16 +13,16 @@ from ggmtl.inspection.summary.words import (
     cut_short,
     describe_blend,
     describe_gain,
-    describe_graph,
     describe_meaning,
     note_lines,
 )
-from ggmtl.report.placing import place_tasks
+from ggmtl.report.payload import own_words, page_data
 from ggmtl.runtime.files import write_whole
 
 # Escapes that JSON reads back and HTML cannot mistake for markup; the last two end a line in old scripts.
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
-_DIGITS = 6
+# The parts of the script share one scope, in this order.
+_SCRIPTS = ("tools", "state", "drawing", "panel", "choosing", "charts", "table", "downloads", "start")
 
 
 def write_report(model: Any, path: str | Path, title: str | None = None) -> Path:
@@ -79,18 +79,17 @@ def render_report(summary: dict[str, Any], title: str | None = None) -> str:
         title=title
         or (f"Which of the {summary['n_tasks']:,} tasks are alike" if summary["n_tasks"] > 1 else "One task"),
         summary=summary,
-        # Percentages and ranges stay on one line.
-        verdict=summary["verdict"]["text"].replace(" %", "\u00a0%").replace("–", "\u2060–\u2060"),
+        verdict=_unbroken(summary["verdict"]["text"]),
         cut_short=cut_short(summary),
         meaning=describe_meaning(summary),
         detail=" ".join(filter(None, [describe_gain(summary), describe_blend(summary)])),
-        graph_words=describe_graph(summary),
+        graph_words=own_words(summary),
         notes=note_lines(summary),
         measured=any(level.get("error") is not None for level in summary["path"]["levels"]),
         outcome=_outcome(summary["outcome"]),
         style=markup((folder / "page.css").read_text(encoding="utf-8")),
-        script=markup((folder / "page.js").read_text(encoding="utf-8")),
-        data=markup(script_json(_payload(summary))),
+        script=markup(_script()),
+        data=markup(script_json(page_data(summary))),
     )
 
 
@@ -102,30 +101,22 @@ def script_json(value: Any) -> str:
     return text
 
 
+def _unbroken(text: str) -> str:
+    """Percentages, ranges and hyphens stay on one line."""
+    return text.replace(" %", "\u00a0%").replace("–", "\u2060–\u2060").replace("held-out", "held\u2011out")
+
+
 def _outcome(outcome: dict[str, Any]) -> dict[str, Any]:
     """How the fit ended; a stop by design is no failure to converge."""
     known = {name: value for name, value in outcome.items() if value is not None}
     if known.get("status") != "stopped":
         return known
-    words = "stopped: evidence took the steps that it takes by design"
+    words = "finished after its fixed number of steps"
     return {name: words if name == "status" else value for name, value in known.items() if name != "converged"}
 
 
-def _payload(summary: dict[str, Any]) -> dict[str, Any]:
-    """What the page's script draws: the summary without what it can work out, numbers cut to six digits."""
-    placing = place_tasks(summary)
-    graph = {key: value for key, value in summary["graph"].items() if key not in ("differences", "edges")}
-    kept = ("features", "tasks", "path", "sharing", "verdict", "n_tasks")
-    payload = {key: summary[key] for key in kept}
-    edges = summary["graph"]["edges"]
-    axes = summary["map"]["axes"] if placing.by == "models" and summary["map"] else []
-    drawn = {"edges": edges, "places": placing.points, "frame": placing.frame, "placed_by": placing.by, "axes": axes}
-    return _short({**payload, "graph": graph, **drawn})
-
-
-def _short(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.{_DIGITS}g}")
-    if isinstance(value, dict):
-        return {key: _short(entry) for key, entry in value.items()}
-    return [_short(entry) for entry in value] if isinstance(value, list) else value
+def _script() -> str:
+    """The parts of the script as one function, so that no name of theirs is seen outside."""
+    folder = files("ggmtl.report") / "scripts"
+    parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS]
+    return '"use strict";\n(() => {\n' + "\n".join(parts) + "})();\n"

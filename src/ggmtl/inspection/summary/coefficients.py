@@ -12,7 +12,7 @@ import numpy as np
 
 from ggmtl.inspection.summary.phrases import plain
 
-_SHARED, _PERSONAL = 0.8, 0.35
+_SHARED, _OWN = 0.8, 0.35
 # Correlations with an eigenvalue below this tell the features of its vector apart by rounding only; features with less
 # than this part in the vector have none.
 _NOTHING, _NO_PART = 1e-10, 1e-4
@@ -37,6 +37,7 @@ def sharing_of(model: Any, rows: np.ndarray | None) -> list[dict[str, Any]]:
     common = coefficients.mean(axis=0) if common is None else np.append(common, model.hub_intercept_)[: len(names)]
     # What a feature varies by: times a coefficient, a difference in the target.
     units = np.append(model.scaling_.scale[: model.n_features_in_], 1.0)
+    means = np.append(model.scaling_.center[: model.n_features_in_], 0.0)
     return [
         {
             "feature": name,
@@ -45,6 +46,7 @@ def sharing_of(model: Any, rows: np.ndarray | None) -> list[dict[str, Any]]:
             "common": float(common[k]),
             "spread": float(coefficients[:, k].std()),
             "unit": float(units[k]),
+            "mean": float(means[k]),
             "hub": plain(np.ravel(getattr(model, "hub_strength_", np.full(len(names), np.nan)))[k]),
             "coupling": plain(np.ravel(getattr(model, "coupling_", np.full(len(names), np.nan)))[k]),
         }
@@ -86,7 +88,7 @@ def _sharing_word(share: float, by_all: float) -> str | None:
         return None
     if share >= _SHARED:
         return "shared" if by_all >= _SHARED else "shared by links"
-    return "personal" if share < _PERSONAL else "partly shared"
+    return "own" if share < _OWN else "partly shared"
 
 
 def slopes_of(model: Any) -> np.ndarray:

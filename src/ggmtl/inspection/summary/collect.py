@@ -45,7 +45,8 @@ def summarize(model: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``verdict`` (text, kind, gain, low, high), ``tasks``, ``graph``, ``path``, ``sharing``, ``noise``, ``known``,
+        ``verdict`` (text, kind, gain, low, high), ``tasks``, ``gain_against`` (the level that the gains of tasks are
+        over), ``graph``, ``path``, ``sharing``, ``noise``, ``known``,
         ``map``, ``places``, ``redundant`` and all ``features``, ``settings``, ``fingerprint``, ``versions`` and counts;
         ``json.dumps`` takes it as it is.
     """
@@ -59,6 +60,7 @@ def summarize(model: Any) -> dict[str, Any]:
     clusters = clusters_of(graph)
     chosen = next((k for k, level in enumerate(levels) if level["chosen"]), None)
     rows = _rows(model)
+    against = _reference_level(levels, errors, chosen)
     return {
         "method": type(model).__name__,
         "n_tasks": len(model.tasks_),
@@ -68,6 +70,7 @@ def summarize(model: Any) -> dict[str, Any]:
         "verdict": _verdict(model, levels, errors, chosen, rows),
         "blend": dict(getattr(model, "blend_", None) or {}),
         "tasks": _tasks(model, graph, clusters, rows, errors, levels, chosen),
+        "gain_against": None if against is None or errors is None else levels[against]["name"],
         "graph": _graph(model, graph, clusters),
         "path": {"levels": levels, "chosen": chosen, "criterion": getattr(model, "criterion_", None)},
         "sharing": sharing_of(model, rows),

@@ -49,9 +49,9 @@ def _errors(summary: dict[str, Any]) -> str:
     lines = []
     for level in levels:
         style = ' style="font-weight:bold"' if level["chosen"] else ""
-        mark = "← chosen" if level["chosen"] else ""
+        mark = "← the model" if level["chosen"] else ""
         lines.append(f"<tr{style}><td>{_safe(level_title(level))}</td><td>{error_text(level)}</td><td>{mark}</td></tr>")
-    head = "<tr><th>level</th><th>error on rows not seen ± s.e.</th><th></th></tr>"
+    head = "<tr><th>level</th><th>held-out error ± s.e.</th><th></th></tr>"
     return f"<table><thead>{head}</thead><tbody>{''.join(lines)}</tbody></table>"
 
 
@@ -63,8 +63,8 @@ def _picture(summary: dict[str, Any]) -> str:
     points = _points(summary)
     lines = "".join(
         f'<line x1="{points[i, 0]:.1f}" y1="{points[i, 1]:.1f}" x2="{points[j, 0]:.1f}" y2="{points[j, 1]:.1f}" '
-        f'stroke-opacity="{0.15 + 0.65 * weight:.2f}"/>'
-        for i, j, weight, *_ in edges
+        f'stroke-opacity="{0.15 + 0.65 * weight * (support[0] if support else 1.0):.2f}"/>'
+        for i, j, weight, *support in edges
     )
     sizes = np.bincount([task["cluster"] for task in tasks])
     circles = "".join(

@@ -10,12 +10,12 @@ from ggmtl.fit.outcomes import OutcomeFamily
 from ggmtl.inspection.summary.phrases import count, figure, listing, number, percent, plain
 
 _NAMES = {
-    "pooled": "one model for all tasks",
-    "hub": "a shared model with deviations",
+    "pooled": "one model for all",
+    "hub": "shared model + own deviations",
     "graph": "linked tasks",
     "independent": "separate models",
 }
-# What is measured on rows not seen, the share of the deviance that it is, and what a coefficient multiplies.
+# What is measured on held-out rows, the share of the deviance that it is, and what a coefficient multiplies.
 _WORDS = {"logistic": ("Log-loss", 0.5, "odds"), "poisson": ("Mean deviance", 1.0, "rate")}
 _MOST_FEATURES = 8
 
@@ -50,17 +50,17 @@ def _average_line(outcome: OutcomeFamily) -> str:
 
 
 def _error_lines(model: Any, outcome: OutcomeFamily) -> list[str]:
-    """Losses on rows not seen, of every level, of the average and of the base rate."""
+    """Losses on held-out rows, of every level, of the average and of the base rate."""
     if outcome.errors is None or outcome.average is None or outcome.null is None:
-        return ["Nothing was held out, so the error on rows not seen is not known."]
+        return ["Nothing was held out, so the error on held-out rows is not known."]
     measure, share, _ = _WORDS[outcome.loss]
     total = outcome.errors.count.sum()
     rows = [(_NAMES[name], value) for name, value in zip(outcome.levels, share * outcome.errors.mean())]
     rows = [("the base rate alone", share * outcome.null.sum() / total), *rows]
     rows.append(("this model", share * outcome.average.sum() / total))
-    lines = [f"{measure} on rows not seen:", *(f"  {name:<32}{figure(float(value))}" for name, value in rows)]
+    lines = [f"{measure} on held-out rows:", *(f"  {name:<32}{figure(float(value))}" for name, value in rows)]
     gain = 1.0 - outcome.average.sum() / outcome.null.sum() if outcome.null.sum() > 0 else 0.0
-    return [*lines, f"The model explains {percent(gain)} of the deviance of the base rate on rows not seen."]
+    return [*lines, f"The model explains {percent(gain)} of the deviance of the base rate on held-out rows."]
 
 
 def _ratio_lines(model: Any, outcome: OutcomeFamily) -> list[str]:

@@ -65,11 +65,11 @@ _MEANINGS = {
     "single": "If the rows belong to several tasks, name the column that says to which: task=… in Python, --task on "
     "the command line.",
     "pooled": "All tasks follow the same model: rows of one task say as much about another as about itself.",
-    "hub": "All tasks share one common model, and each differs from it in its own way. Links between tasks did not "
+    "hub": "All tasks share one model, and each differs from it in its own way. Links between tasks did not "
     "improve held-out predictions, so none is shown.",
-    "described": "The common model is a function of what is known about the tasks, and each task departs from it in "
+    "described": "The shared model is a function of what is known about the tasks, and each task differs from it in "
     "its own way. Links did not improve held-out predictions.",
-    "unmeasured described": "The common model is a function of what is known about the tasks, and each task departs "
+    "unmeasured described": "The shared model is a function of what is known about the tasks, and each task differs "
     "from it in its own way. The evidence supports no links.",
     "intercepts": "The slopes are the same in all tasks. Each task has its own intercept, learned from its own rows: "
     "intercepts are correlated with the features, so shrinking them would bias the slopes (use fixed effects).",
@@ -80,10 +80,10 @@ _MEANINGS = {
     "the data. No groups of similar tasks were found.",
     "links unclear": "The evidence supports these links. Predictions are about as good without them, so treat them as "
     "hints.",
-    "unmeasured hub": "All tasks share one common model, and each differs from it in its own way. The evidence "
+    "unmeasured hub": "All tasks share one model, and each differs from it in its own way. The evidence "
     "supports no links between tasks.",
     "empty": "The tasks differ, but no two are similar enough for a link.",
-    "graph": "Linked tasks have models that are closer than the common model explains, and learn from each other.",
+    "graph": "Linked tasks have models that are closer than the shared model explains, and learn from each other.",
 }
 # Normal quantile of the intervals given: 95 %.
 _QUANTILE = 1.96

@@ -84,16 +84,16 @@ def describe_gain(summary: dict[str, Any]) -> str:
     if verdict["kind"] == "graph" and not verdict["low"] <= 0 <= verdict["high"]:
         errors = {level["name"]: level["error"] for level in summary["path"]["levels"]}
         return (
-            f"The best simple model is {against}: error {figure(errors[verdict['against']])} on rows "
-            f"not seen, against {figure(summary['error'])} with the graph. The interval is 95 %."
+            f"The best simpler model is {against}. Its held-out error is {figure(errors[verdict['against']])}; "
+            f"with the graph it is {figure(summary['error'])}. The interval is 95 %."
         )
     change = "below" if verdict["gain"] >= 0 else "above"
     span = f"(95 % interval of the gain: {signed(verdict['low'])} to {signed(verdict['high'])})"
     if verdict["kind"] == "graph":
-        subject, other = "Its error", f"that of the best simple model, {against}"
+        subject, other = "Its held-out error", f"that of the best simpler model, {against}"
     else:
-        subject, other = f"The error of {LEVEL_NAMES.get(verdict['kind'], 'the fit')}", f"that of {against}"
-    return f"{subject} on rows not seen is {percent(abs(verdict['gain']))} {change} {other} {span}."
+        subject, other = f"The held-out error of {LEVEL_NAMES.get(verdict['kind'], 'the fit')}", f"that of {against}"
+    return f"{subject} is {percent(abs(verdict['gain']))} {change} {other} {span}."
 
 
 def _describe_errors(summary: dict[str, Any]) -> list[str]:
@@ -120,28 +120,28 @@ def error_text(level: dict[str, Any]) -> str:
 
 
 def level_title(level: dict[str, Any]) -> str:
-    """'shared model + own deviations', 'linked tasks, 14 edges'."""
+    """'shared model + own deviations', 'linked tasks, 14 links'."""
     if level["name"] in (*SIMPLE_LEVELS, AVERAGE):
         return LEVEL_NAMES[level["name"]]
-    edges = count(level["n_edges"], "edge") if level["n_edges"] else "no edges"
+    edges = count(level["n_edges"], "link") if level["n_edges"] else "no links"
     return f"{LEVEL_NAMES.get(level['name'], level['name'])}, {edges}"
 
 
 def sharing_lines(summary: dict[str, Any]) -> list[str]:
-    """Which coefficients are shared, by all or by linked tasks, partly shared and personal: at most four lines."""
+    """Which coefficients are shared, by all or by linked tasks, partly shared or differ: at most four lines."""
     lines: list[str] = []
     if summary["n_tasks"] == 1:
         return lines
     meanings = {
-        "shared": "from all tasks together",
-        "shared by links": "from linked tasks together",
-        "partly shared": "from other tasks and its own rows",
-        "personal": "from its own rows",
+        "shared": "Shared by all tasks",
+        "shared by links": "Shared by linked tasks",
+        "partly shared": "Partly shared (estimated from other tasks and from a task's own rows)",
+        "own": "Differ between tasks (estimated mostly from a task's own rows)",
     }
     for word, meaning in meanings.items():
         names = [entry["feature"] for entry in summary["sharing"] if entry["word"] == word]
         if names:
-            lines.append(f"{word.capitalize()} ({meaning}): {listing(names)}.")
+            lines.append(f"{meaning}: {listing(names)}.")
     return lines
 
 
@@ -171,7 +171,7 @@ def note_lines(summary: dict[str, Any]) -> list[str]:
     if summary["redundant"]:
         names = listing(summary["redundant"])
         lines.append(
-            f"Each of {names} follows from the others of these, so their coefficients cannot be told apart: read them "
+            f"Each of {names} follows from the others of these, so their coefficients cannot be told apart. Read them "
             "together, or leave one out."
         )
     if summary["bends"] is not None:
@@ -182,10 +182,10 @@ def note_lines(summary: dict[str, Any]) -> list[str]:
     noise = summary["noise"]
     if noise is not None:
         quiet, noisy = one_line(noise["quietest"]), one_line(noise["noisiest"])
-        weighed = ": rows of quiet tasks count for more."
+        weighed = ". Tasks with less noise get more weight."
         lines.append(
             f"Tasks differ in noise, from {number(noise['low'])} ({quiet}) to {number(noise['high'])} ({noisy})"
-            + (weighed if noise["weighed"] else ", and so do the intervals of predictions.")
+            + (weighed if noise["weighed"] else ". So do the intervals of predictions.")
         )
     return lines
 
