@@ -11,6 +11,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from ggmtl import GGMTLClassifier, load_model
 from ggmtl.errors import InputError, ParameterError, UnseenTaskWarning
+from ggmtl.inspection import explain_edge
 from ggmtl.model_selection import TaskKFold
 
 
@@ -191,6 +192,8 @@ def test_what_rows_are_needed_for_is_refused_with_the_reason(model, rows):
         GGMTLClassifier().fit_statistics(None)
     with pytest.raises(InputError, match="squared loss only"):
         model.evidence()
+    with pytest.raises(InputError, match="explain_edge is available for squared loss only"):
+        explain_edge(model, 2, 4)
 
 
 @pytest.mark.parametrize(

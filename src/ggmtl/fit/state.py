@@ -108,10 +108,7 @@ class FittedState:
     def rows(self, purpose: str) -> TaskStatistics:
         """The statistics of the rows; an error that names the purpose where they were not saved."""
         if self.outcome is not None:
-            raise InputError(
-                f"{purpose} is available for squared loss only: it needs sums of the rows, which do not determine the "
-                f"models under the {self.outcome.loss} loss."
-            )
+            raise InputError(_squared_only(purpose, self.outcome.loss))
         if self.statistics is None:
             raise InputError(
                 f"{purpose} needs the statistics of the rows, but the model was saved without them. "
@@ -150,4 +147,13 @@ def state_of(model: Any, purpose: str) -> FittedState:
     state = getattr(model, "state_", None)
     if state is None:
         raise InputError(f"{purpose} needs a fitted GGMTLRegressor. Got {type(model).__name__} instead.")
+    if state.outcome is not None:
+        raise InputError(_squared_only(purpose, state.outcome.loss))
     return state
+
+
+def _squared_only(purpose: str, loss: str) -> str:
+    return (
+        f"{purpose} is available for squared loss only: it needs sums of the rows, which do not determine the models "
+        f"under the {loss} loss."
+    )
