@@ -94,6 +94,20 @@ def test_predictions_are_those_of_the_model(fitted, folder):
     assert float(row["prediction"]) == pytest.approx(model.coef_[task] @ x + model.intercept_[task])
 
 
+def test_intervals_are_two_more_columns(fitted, folder):
+    result = _run("predict", folder / "m.ggmtl", folder / "in.csv", "--output", folder / "p.csv", "--interval", "0.9")
+    assert result.exit_code == 0, result.output
+    with (folder / "p.csv").open(encoding="utf-8") as file:
+        written = list(csv.DictReader(file))
+    low, middle, high = (np.array([float(row[name]) for row in written]) for name in ("lower", "prediction", "upper"))
+    np.testing.assert_allclose(0.5 * (low + high), middle)
+    target = np.array([float(row["sales"]) for row in written])
+    assert ((low <= target) & (target <= high)).mean() > 0.8
+    result = _run("predict", folder / "m.ggmtl", folder / "in.csv", "--output", folder / "p.csv", "--interval", "90")
+    assert result.exit_code == 1
+    assert "between 0 and 1" in result.stderr
+
+
 def test_labels_and_cells_stay_as_they_are(tmp_path):
     rows = [[{"shop 0": "1", "shop 1": "01", "shop 2": "001", "shop 3": "1.0"}[row[0]], *row[1:]] for row in _rows()]
     _write(tmp_path / "in.csv", rows)

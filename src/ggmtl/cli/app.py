@@ -221,6 +221,10 @@ def predict(
         Unseen, typer.Option(help="For tasks not seen in training: error, or hub (use the shared model).")
     ] = Unseen.error,
     task_table: Known = None,
+    interval: Annotated[
+        float | None,
+        typer.Option(help="Also write intervals that hold this share of the targets, such as 0.9: lower and upper."),
+    ] = None,
 ) -> None:
     """Predict new rows: the file's columns and one more, prediction.
 
@@ -240,11 +244,13 @@ def predict(
         workflow.check_tasks(fitted, frame, known)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        values = workflow.predicted(fitted, frame, time, known)
+        columns = {"prediction": workflow.predicted(fitted, frame, time, known)}
+        if interval is not None:
+            columns |= workflow.intervals(fitted, frame, interval, known)
     _say_warnings(caught)
-    workflow.write_predictions(output, data, source, kept, values)
+    workflow.write_predictions(output, data, source, kept, columns)
     _say_dropped(source.table.num_rows - len(kept))
-    terminal.say(f"{phrases.count(len(values), 'prediction')}: {output}")
+    terminal.say(f"{phrases.count(len(kept), 'prediction')}: {output}")
 
 
 @app.command()

@@ -194,21 +194,43 @@ def predicted(
     return model.predict(frame, exposure=exposure, task_features=known)
 
 
-def write_predictions(path: Path, file: Path, source: CsvTable, kept: np.ndarray, values: np.ndarray) -> None:
-    """The rows of a file that are kept, and a column `prediction`.
+def intervals(
+    model: GGMTLRegressor | GGMTLClassifier, frame: pa.Table, coverage: float, known: TaskFeatures | None = None
+) -> dict[str, np.ndarray]:
+    """The columns `lower` and `upper`."""
+    lower, upper = model.predict_interval(frame, coverage, task_features=known).T
+    return {"lower": lower, "upper": upper}
+
+
+def write_predictions(
+    path: Path, file: Path, source: CsvTable, kept: np.ndarray, columns: dict[str, np.ndarray]
+) -> None:
+    """The rows of a file that are kept, and the columns of their predictions.
 
     From CSV to CSV every cell is copied as it is, and predictions are written like the numbers of the file.
     """
-    table, name = source.table, "prediction"
-    while name in table.column_names:
-        name = f"{name}_"
+    table = source.table
+    named = {_free_name(name, table.column_names): values for name, values in columns.items()}
     cells = None if is_parquet(path) or is_parquet(file) else read_cells(file, source.separator)
     if cells is None or len(cells) != table.num_rows + 1:
-        write_table(table.take(kept).append_column(name, pa.chunked_array([values])), path)
+        table = table.take(kept)
+        for name, values in named.items():
+            table = table.append_column(name, pa.chunked_array([values]))
+        write_table(table, path)
         return
     mark = "," if source.decimal == "comma" and source.separator != "," else "."
-    rows = ([*cells[k + 1], repr(value).replace(".", mark)] for k, value in zip(kept.tolist(), values.tolist()))
-    write_csv(path, [[*cells[0], name], *rows], source.separator)
+    numbers = zip(*(values.tolist() for values in named.values()))
+    rows = (
+        [*cells[k + 1], *(repr(value).replace(".", mark) for value in row)] for k, row in zip(kept.tolist(), numbers)
+    )
+    write_csv(path, [[*cells[0], *named], *rows], source.separator)
+
+
+def _free_name(name: str, taken: list[str]) -> str:
+    """The name, or with as many underscores as it takes to be new."""
+    while name in taken:
+        name = f"{name}_"
+    return name
 
 
 def read_known(path: Path, rows: Rows, reading: Reading) -> TaskTable:

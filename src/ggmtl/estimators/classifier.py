@@ -271,6 +271,11 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
 
     # ------------------------------------------------------------------ predicting
 
+    @property
+    def predict_interval(self) -> Any:
+        """Not available: a class has a probability, not an interval."""
+        raise UnavailableError("predict_interval is for numbers with noise. Use predict_proba for classes.")
+
     def decision_function(self, X: Any, tasks: Any = None, *, unseen: str | None = None) -> np.ndarray:
         """Log odds of ``predict_proba``: of the second class, (rows,), or of each of more than two, (rows, n_classes).
 

@@ -22,6 +22,7 @@ from ggmtl.estimators.file_format import (
     unpack_labels,
     write_file,
 )
+from ggmtl.estimators.interval_file import pack_intervals, unpack_intervals
 from ggmtl.estimators.known_file import pack_known, unpack_known
 from ggmtl.estimators.outcome_file import pack_outcome, unpack_outcome
 from ggmtl.fit.average import Average
@@ -75,7 +76,9 @@ def write_model(
     ratios = noise_ratios(state)
     if ratios is not None and state.level.precisions is None:
         arrays["noise_ratios"] = ratios
-    if statistics is not None:
+    if statistics is None:
+        arrays |= pack_intervals(state)
+    else:
         upper = np.triu_indices(statistics.cross.shape[-1])
         arrays["cross"] = statistics.cross[:, :, upper[0], upper[1]]
         arrays["origin"] = statistics.origin
@@ -232,7 +235,8 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
         "statistics": _unpack_statistics(content, arrays, names, columns) if "cross" in arrays else None,
         "curve_gain": None if facts.get("_curve_gain") is None else CurveGain(*facts["_curve_gain"]),
         "attached": tuple((label, covariance) for label, covariance in facts["_attached"]),
-        "given": {name: value for name, value in given.items() if value is not None or name == "noise_ratios"},
+        "given": {name: value for name, value in given.items() if value is not None or name == "noise_ratios"}
+        | unpack_intervals(arrays, len(names)),
     }
     if "outcome" in content:
         fields["outcome"] = unpack_outcome(content["outcome"], arrays, (len(names), width))

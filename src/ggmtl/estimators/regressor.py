@@ -15,11 +15,12 @@ from ggmtl.design.curves import Curves
 from ggmtl.errors import GGMTLError, InputError, ModelFileError, ParameterError, check_choice
 from ggmtl.estimators.base import LearnedModels, all_or_nothing
 from ggmtl.estimators.classifier import GGMTLClassifier
+from ggmtl.estimators.interval_regressor import IntervalRegressor
 from ggmtl.estimators.learning import learn_state
 from ggmtl.estimators.model_file import read_model
 from ggmtl.estimators.outcomes import checked_exposure, explained_deviance, learn_outcomes, outcome_predictor, refuse
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
-from ggmtl.estimators.state_estimator import StateRegressor, models_of
+from ggmtl.estimators.state_estimator import models_of
 from ggmtl.fit.curve_gain import CurveTrial
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.candidates import KNN, Candidates
@@ -29,7 +30,7 @@ from ggmtl.statistics.least_squares import LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 
-class GGMTLRegressor(StateRegressor):
+class GGMTLRegressor(IntervalRegressor):
     """Graph-guided multi-task regression: every task's linear model, and which tasks are alike.
 
     The models V minimise, given edge values e ∈ [0, 1],

@@ -355,11 +355,12 @@ class StateRegressor(TaskRegressor, StateEstimator):
         values = self._predict(X, tasks, unseen, **known)
         if not return_std:
             return values
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            matrix, labels = self._read_rows(X, tasks)
+        return values, self._deviations(X, tasks, known).reshape(np.shape(values))
+
+    def _deviations(self, X: Any, tasks: Any, known: dict[str, Any]) -> np.ndarray:
+        """Standard deviation of a new observation about every prediction, in the units of the target."""
+        matrix, labels, position = self._located(X, tasks)
         state, n = self.state_, len(self.tasks_)
-        position = np.tile(np.arange(n), len(matrix)) if labels is None else locate_tasks(self.tasks_, labels)
         rows = self.scaling_.design_rows(matrix)
         rows = np.repeat(rows, n, axis=0) if labels is None else rows
         joint, ratios = posterior(state), noise_ratios(state)
@@ -368,8 +369,15 @@ class StateRegressor(TaskRegressor, StateEstimator):
             joint, ratios = with_unseen(state, joint, ratios, z)
             there = locate_tasks(new, labels) if len(new) else position
             position = np.where((position < 0) & (there >= 0), n + there, position)
-        spread = joint.standard_deviations(rows, position, ratios)
-        return values, (spread * self.scaling_.target_scale).reshape(np.shape(values))
+        return joint.standard_deviations(rows, position, ratios) * self.scaling_.target_scale
+
+    def _located(self, X: Any, tasks: Any) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+        """Features and labels of rows, and the task of every prediction, −1 where unseen."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            matrix, labels = self._read_rows(X, tasks)
+        every = np.tile(np.arange(len(self.tasks_)), len(matrix))
+        return matrix, labels, every if labels is None else locate_tasks(self.tasks_, labels)
 
     def _new_tasks(self, labels: np.ndarray, features: TaskFeatures) -> tuple[np.ndarray, np.ndarray]:
         """Of these labels, those that the table knows, and their z."""

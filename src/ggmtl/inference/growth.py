@@ -21,6 +21,7 @@ from ggmtl.inference.attachment import (
     follow_alone,
     insert_task,
 )
+from ggmtl.inference.intervals import intervals_with_task
 from ggmtl.inference.uncertainty import noise_ratios, noise_variance, standard_errors
 from ggmtl.inference.unseen import encode_row
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
@@ -145,6 +146,7 @@ def _given(state: FittedState, attached: AttachedTask, position: int, noise: flo
     if not np.isfinite(state.level.hub).all():
         own = known[0]
     return {
+        **intervals_with_task(state, position),
         "noise": noise,
         "standard_errors": np.insert(known, position, own, axis=0),
         # A few rows are not enough to estimate the noise of a task.

@@ -64,7 +64,12 @@ def task_noise(state: FittedState) -> np.ndarray:
 
 def posterior(state: FittedState) -> Posterior:
     """The joint posterior of all models."""
-    return state.once("posterior", lambda: _posterior(state))
+    return state.once("posterior", lambda: main_posterior(state).with_spread(deviations_of_levels(state)))
+
+
+def main_posterior(state: FittedState) -> Posterior:
+    """The posterior of the main level, without the spread of the levels that are averaged."""
+    return state.once("main posterior", lambda: _posterior(state))
 
 
 def standard_errors(state: FittedState) -> np.ndarray:
@@ -84,7 +89,7 @@ def _posterior(state: FittedState) -> Posterior:
         joint = joint.with_noise(total.gram, ratios[fitted])
     joint = with_mean_doubt(joint, fit, total)
     if not state.attached:
-        return joint.with_spread(_spread(state))
+        return joint
     # A task that was added later has a prior of its own, with the others held fixed. With one model for all tasks it
     # has none.
     pooled = not np.isfinite(fit.hub).all()
@@ -93,10 +98,10 @@ def _posterior(state: FittedState) -> Posterior:
     for label, covariance in state.attached:
         position = locate_tasks(state.task_names, np.array([label]))[0]
         blocks[position] = joint.new_task if pooled else covariance
-    return replace(joint, covariance=blocks).with_spread(_spread(state))
+    return replace(joint, covariance=blocks)
 
 
-def _spread(state: FittedState) -> list[tuple[float, np.ndarray]]:
+def deviations_of_levels(state: FittedState) -> list[tuple[float, np.ndarray]]:
     """Weight and deviation from the average, shape (n, p), of every averaged level."""
     family = state.family
     if len(family.weights) == 1:
