@@ -45,7 +45,19 @@ html_theme_options = {
 }
 # Pages without pages below them need no list of those.
 html_sidebars = {
-    name: [] for name in ("index", "start", "guide", "how_it_works", "coming_from", "faq", "paper", "scaling")
+    name: []
+    for name in (
+        "index",
+        "start",
+        "guide",
+        "how_it_works",
+        "coming_from",
+        "faq",
+        "paper",
+        "scaling",
+        "accuracy",
+        "glossary",
+    )
 }
 
 # ---------------------------------------------------------------------- studies

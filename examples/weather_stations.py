@@ -5,8 +5,8 @@
 ahead from the last thirty hours. The learned graph says which stations share a forecast model. On a map, it should look
 like geography and climate; the models know nothing of either, except that only the six nearest places may be linked.
 
-Needs the TMY3 file (see :func:`ggmtl.datasets.load_tmy3`). To draw the picture of the README, with twice the rows:
-``python examples/weather_stations.py 4 docs/images/weather_stations.png``.
+Needs the TMY3 file (see :func:`ggmtl.datasets.load_tmy3`). To draw the map with twice the rows:
+``python examples/weather_stations.py 4 map.png``.
 """
 
 import sys

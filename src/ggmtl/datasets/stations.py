@@ -32,8 +32,9 @@ def load_stations(days: int = 8, random_state: int | None = 0) -> TaskData:
     Returns
     -------
     TaskData
-        Tasks are names of stations. `coordinates` are (longitude, latitude), and `task_features` is a table with the
-        columns ``task``, ``longitude``, ``latitude``, ``elevation`` (m) and ``state``.
+        Tasks are names of stations. `coordinates` are (longitude, latitude), with longitudes below −180 for the
+        stations across the date line. `task_features` is a table with the columns ``task``, ``longitude``,
+        ``latitude``, ``elevation`` (m) and ``state``.
 
     Examples
     --------
@@ -59,6 +60,9 @@ def load_stations(days: int = 8, random_state: int | None = 0) -> TaskData:
         "state": np.array([name[-2:] for name in station]),
     }
 
+    # East of the date line counted on from the west, so that Guam is near Hawaii and not near Puerto Rico.
+    longitude = np.where(known["longitude"] > 0, known["longitude"] - 360.0, known["longitude"])
+
     def part(rows: np.ndarray, test: TaskData | None = None) -> TaskData:
         place, day = np.nonzero(rows)
         return TaskData(
@@ -66,7 +70,7 @@ def load_stations(days: int = 8, random_state: int | None = 0) -> TaskData:
             y=temperature[rows],
             tasks=station[place],
             feature_names=_FEATURES,
-            coordinates=np.column_stack([known["longitude"], known["latitude"]]),
+            coordinates=np.column_stack([longitude, known["latitude"]]),
             task_features=as_table(known, None),
             test=test,
             notes=("A few stations have faulty readings, such as HYDABURG SEAPLANE, AK, with days above 50 °C.",),
