@@ -54,9 +54,10 @@ def mixed_sentence(rows: list[dict[str, str]]) -> str:
     ours, theirs = ([float(row[name].split()[0]) for row in rows] for name in ("GGMTL (default)", _MIXED))
     close = sum(abs(a / b - 1.0) <= 0.001 for a, b in zip(ours, theirs))
     behind = sum(a / b - 1.0 > 0.001 for a, b in zip(ours, theirs))
+    ahead = len(rows) - close - behind
     return (
         f"A mixed model with random slopes is a strong competitor: of these {len(rows)} rows, the two are within "
-        f"0.1 % of each other in {close}, the mixed model is ahead in {behind}, and `ggmtl` in {len(rows) - close - behind}."
+        f"0.1 % of each other in {close}, the mixed model is ahead in {behind}, and `ggmtl` in {ahead}."
     )
 
 

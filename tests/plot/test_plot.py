@@ -116,8 +116,8 @@ def test_labels_do_not_overlap_each_other_nor_leave_the_picture():
 @pytest.mark.parametrize("n", [12, 600])
 def test_an_empty_graph_says_so(n):
     graph = TaskGraph.empty(np.arange(n))
-    assert "no edges" in plot.graph(graph).get_title()
-    assert "no edges" in texts(plot.adjacency(graph))
+    assert "no links" in plot.graph(graph).get_title()
+    assert "no links" in texts(plot.adjacency(graph))
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])

@@ -80,7 +80,7 @@ def path(model_or_rows: Any, ax: Any = None) -> Any:
     >>> from ggmtl import plot
     >>> rows = [{"n_edges": 0, "error": 1.2, "chosen": False}, {"n_edges": 9, "error": 1.0, "chosen": True}]
     >>> plot.path(rows).get_xlabel()
-    'edges'
+    'links'
     """
     rows, level = path_rows(getattr(model_or_rows, "path_", model_or_rows))
     ax = axes_of(ax)
@@ -95,8 +95,8 @@ def path(model_or_rows: Any, ax: Any = None) -> Any:
         ax.legend(frameon=False)
     _scale_edges(ax, x)
     _name_levels(ax, rows, level, x, y)
-    ax.set_xlabel("edges")
-    ax.set_ylabel("error")
+    ax.set_xlabel("links")
+    ax.set_ylabel("held-out error")
     return ax
 
 
@@ -108,7 +108,7 @@ def gain(model_or_tasks: Any, gain: Any = None, ax: Any = None) -> Any:
     Parameters
     ----------
     model_or_tasks : fitted model, result of ``transfer_report``, or task names
-        A model: by what share the error on rows not seen is below that of the best simple model, as on its page. A
+        A model: by what share the held-out error is below that of the best simple model, as on its page. A
         report: below that of separate models.
     gain : array of shape (n,), optional
         Gains of the named tasks.

@@ -99,7 +99,7 @@ def adjacency(model_or_graph: Any, ax: Any = None, clusters: Any = None) -> Any:
     if tasks.n_edges:
         ax.figure.colorbar(image, ax=ax, label="weight", shrink=0.8)
     else:
-        ax.text(0.5, 0.5, "no edges", transform=ax.transAxes, ha="center", va="center", color="0.4", fontsize=12)
+        ax.text(0.5, 0.5, "no links", transform=ax.transAxes, ha="center", va="center", color="0.4", fontsize=12)
     return ax
 
 

@@ -78,11 +78,11 @@ def count_text(number: int, word: str) -> str:
 
 
 def headline(tasks: TaskGraph, clusters: np.ndarray) -> str:
-    """Number of tasks, edges, clusters and tasks alone, in words."""
+    """Number of tasks, links, clusters and tasks alone, in words."""
     sizes = np.bincount(clusters)
     parts = [
         count_text(tasks.n_tasks, "task"),
-        count_text(tasks.n_edges, "edge") if tasks.n_edges else "no edges",
+        count_text(tasks.n_edges, "link") if tasks.n_edges else "no links",
     ]
     if tasks.n_edges:
         parts.append(count_text(int((sizes > 1).sum()), "cluster"))
@@ -93,7 +93,7 @@ def headline(tasks: TaskGraph, clusters: np.ndarray) -> str:
 
 def say_empty(ax: Any) -> None:
     """Write in the middle why the picture is empty, so that it is not taken for an error."""
-    ax.text(0.5, 0.5, "no edges", transform=ax.transAxes, ha="center", va="center", color="0.4", fontsize=12)
+    ax.text(0.5, 0.5, "no links", transform=ax.transAxes, ha="center", va="center", color="0.4", fontsize=12)
 
 
 def prepare(ax: Any, points: np.ndarray) -> None:

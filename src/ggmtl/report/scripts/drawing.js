@@ -67,6 +67,8 @@ const drawLabels = () => {
   const first = [state.task, state.hover, ...(state.edge ? state.edge.slice(0, 2) : []), ...(state.task === null ? [] : neighbours[state.task].map((e) => e[0]))].filter((i) => i !== null);
   const far = state.view.scale < (n > 800 ? 2.5 : 1.8) * state.view.fitted;
   const rest = n > 150 && far && (n > 800 || sizesNow.some((size) => size > 2)) ? [] : tasks.map((_, i) => i).sort((a, b) => neighbours[b].length - neighbours[a].length);
+  // The words of the axes stand at the left and below.
+  const leftmost = data.axes.length ? 24 : 2, lowest = height - (data.axes.length ? 26 : 8);
   const taken = new Map(), cell = 26;
   const boxes = points.map(([x, y]) => [x - radius, y - radius, x + radius, y + radius]);
   const put = (box) => { for (let a = Math.floor(box[0] / cell); a <= box[2] / cell; a++) for (let b = Math.floor(box[1] / cell); b <= box[3] / cell; b++) { const key = a * 4096 + b; if (!taken.has(key)) taken.set(key, []); taken.get(key).push(box); } };
@@ -94,7 +96,7 @@ const drawLabels = () => {
     const away = neighbours[i].reduce(([a, b], [j]) => [a + x - points[j][0], b + y - points[j][1]], [0, 0]);
     const spots = [[x, y - radius - 9], [x, y + radius + 9], [x + radius + 4 + half, y], [x - radius - 4 - half, y]]
       .map((spot, k) => [...spot, [-away[1], away[1], away[0], -away[0]][k]]).sort((a, b) => b[2] - a[2]);
-    const spot = spots.find(([a, b]) => a - half > 2 && a + half < width - 2 && b > 8 && b < height - 8 && free([a - half, b - 7, a + half, b + 7])) || (forced && i === first[0] ? spots[0] : null);
+    const spot = spots.find(([a, b]) => a - half > leftmost && a + half < width - 2 && b > 8 && b < lowest && free([a - half, b - 7, a + half, b + 7])) || (forced && i === first[0] ? spots[0] : null);
     if (!spot) continue;
     write(text, spot[0], spot[1], half, forced ? tint("--ink") : tint("--soft")); done.add(i);
   }
