@@ -165,6 +165,7 @@ def _pack_average(family: Family, arrays: dict[str, np.ndarray], by_fold: bool) 
     squared = family.average.squared
     arrays["average.squared"] = squared if by_fold else round_mantissa(squared.sum(axis=0, keepdims=True))
     arrays |= {f"losses.{name}": values for name, values in family.average.losses.items()}
+    arrays |= {f"fold_variance.{name}": np.array([value]) for name, value in family.average.fold_variance.items()}
 
 
 def _pack_level(prefix: str, fit: GraphFit, arrays: dict[str, np.ndarray]) -> None:
@@ -346,7 +347,11 @@ def _unpack_average(weights: dict[str, float], arrays: dict[str, np.ndarray], n:
         _check_shape(f"losses.{name}", values, (n,))
     if not {"average", "pooled", "independent"} <= losses.keys():
         raise ValueError("the losses of the average are missing")
-    return Average(weights, squared, losses)
+    variance = {name: values for name, values in arrays.items() if name.startswith("fold_variance.")}
+    for name, values in variance.items():
+        _check_shape(name, values, (1,))
+    variance = {name.removeprefix("fold_variance."): float(values[0]) for name, values in variance.items()}
+    return Average(weights, squared, losses, variance)
 
 
 def _shown(edges: TaskGraph, graph: TaskGraph) -> np.ndarray:

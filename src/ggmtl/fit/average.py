@@ -15,8 +15,8 @@ The error of the average is measured with weights that were learned without the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.optimize import minimize
@@ -70,15 +70,19 @@ class Average:
     losses : dict of str to array of shape (n,)
         Σ_f b_if times the squared errors: of the average (``"average"``), of the average of the other levels where
         there is a graph among them (``"unlinked"``), and of the levels that it is compared with.
+    fold_variance : dict of str to float
+        What the folds of a task say about the variance of the ratio of two errors, see :func:`fold_variance`; for every
+        model that the average is compared with. Files of earlier versions have none.
     """
 
     weights: dict[str, float]
     squared: np.ndarray
     losses: dict[str, np.ndarray]
+    fold_variance: Mapping[str, float] = field(default_factory=dict)
 
     def gain_over(self, name: str) -> Interval:
         """By what share the error of the average is lower than that of another model."""
-        return relative_gain(self.losses["average"], self.losses[name])
+        return relative_gain(self.losses["average"], self.losses[name], self.fold_variance.get(name, 0.0))
 
 
 def average_levels(
@@ -110,7 +114,13 @@ def average_levels(
         shared = next(name for name in (preferred, "described", "hub", *without) if name in without)
         compared["unlinked"] = cross_fitted(errors.among(others), without.index(shared), equal_noise)
     losses = {name: (importance * values).sum(axis=0) for name, values in compared.items()}
-    return Average({name: float(weight) for name, weight in zip(names, weights) if weight > 0}, squared, losses)
+    variance = {
+        name: fold_variance(importance * squared, importance * values)
+        for name, values in compared.items()
+        if name != "average"
+    }
+    used = {name: float(weight) for name, weight in zip(names, weights) if weight > 0}
+    return Average(used, squared, losses, variance)
 
 
 def _compared(errors: FoldErrors, names: Sequence[str], importance: np.ndarray) -> dict[str, np.ndarray]:
@@ -213,11 +223,31 @@ def _squared(cross: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.maximum(np.einsum("l,nlm,m->n", weights, cross, weights), 0.0)
 
 
-def relative_gain(ours: np.ndarray, theirs: np.ndarray, coverage: float = _COVERAGE) -> Interval:
+def fold_variance(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Variance of the ratio of two errors about that of the same models on new rows, from losses of shape (folds, n).
+
+    The error of a model on a fold varies by products of the noise of the fold's rows and that of the rows of each other
+    fold, which is in the model. The same products come again where the other fold is held out. So the variance of the
+    sum is twice the sum of the variances of the folds.
+
+    The spread over tasks does not show this: held-out errors do not follow the true errors of the very models that were
+    fitted, so their distance varies by more than they do.
+    """
+    total = float(theirs.sum())
+    if len(ours) < 2 or not total > 0:
+        return 0.0
+    rest = ours - float(ours.sum()) / total * theirs
+    return 2.0 * float((rest**2).sum()) / total**2
+
+
+def relative_gain(
+    ours: np.ndarray, theirs: np.ndarray, least_variance: float = 0.0, coverage: float = _COVERAGE
+) -> Interval:
     """By what share an error is lower than a reference: 1 − √(E/E_ref), with an interval over tasks.
 
     The arguments are losses per task, shape (n,). Rows of one task share its model, so that tasks are the independent
-    units. The interval is that of a ratio of sums, by Student's t.
+    units. The interval is that of a ratio of sums, by Student's t. The variance of the ratio is at least
+    `least_variance`.
     """
     seen = (ours > 0) | (theirs > 0)
     ours, theirs, number = ours[seen], theirs[seen], int(seen.sum())
@@ -226,7 +256,8 @@ def relative_gain(ours: np.ndarray, theirs: np.ndarray, coverage: float = _COVER
         return Interval(0.0, -np.inf, 1.0)
     ratio = float(ours.sum()) / total
     rest = ours - ratio * theirs
-    deviation = float(np.sqrt((rest**2).sum() * number / (number - 1))) / total
+    variance = float((rest**2).sum()) * number / (number - 1) / total**2
+    deviation = float(np.sqrt(max(variance, least_variance)))
     reach = float(t.ppf(0.5 + 0.5 * coverage, number - 1)) * deviation
     bounds = [ratio, ratio + reach, max(ratio - reach, 0.0)]
     return Interval(*(float(1.0 - np.sqrt(bound)) for bound in bounds))
