@@ -133,3 +133,26 @@ def test_text_that_may_be_the_task_is_refused_with_that_hint():
         PooledRegressor().fit(frame, frame["x"])
     with pytest.raises(InputTypeError, match=r"or drop it\.$"):
         PooledRegressor().fit(frame, frame["x"], tasks=np.arange(60) % 3)
+
+
+def test_the_errors_in_a_notebook_stand_beside_the_shares_of_the_levels(model):
+    summary = summarize(model)
+    page = ElementTree.fromstring(notebook_html(summary))
+    marks = [row.findall("td")[2].text or "" for row in page.findall(".//tbody/tr")]
+    shares = [level["weight"] for level in summary["path"]["levels"]]
+    assert marks[-1] == "← the model"
+    assert [mark != "" for mark in marks[:-1]] == [share > 0 for share in shares[:-1]]
+
+
+def test_links_found_in_fewer_folds_are_fainter_and_no_two_clusters_have_one_colour(model):
+    summary = summarize(model)
+    tasks = [{**summary["tasks"][0], "label": str(k), "cluster": k // 2} for k in range(14)]
+    summary = {**summary, "tasks": tasks, "n_tasks": 14, "map": None, "places": None}
+    for n_clusters in (6, 7):
+        edges = [[2 * k, 2 * k + 1, 1.0, 1.0 - 0.1 * k] for k in range(n_clusters)]
+        shown = {**summary, "tasks": tasks[: 2 * n_clusters], "n_tasks": 2 * n_clusters}
+        page = ElementTree.fromstring(notebook_html({**shown, "graph": {**summary["graph"], "edges": edges}}))
+        opacity = [float(line.get("stroke-opacity")) for line in page.findall(".//line")]
+        assert opacity == sorted(opacity, reverse=True)
+        assert len(set(opacity)) == n_clusters
+        assert len({circle.get("fill") for circle in page.findall(".//circle")}) == (6 if n_clusters == 6 else 1)

@@ -26,6 +26,7 @@ from ggmtl.inspection.summary.words import (
     error_text,
     level_title,
     note_lines,
+    share_text,
     sharing_lines,
     task_line,
 )
@@ -135,13 +136,13 @@ def _level_table(levels: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_QUIET)
     table.add_column("level")
     table.add_column("held-out error ± s.e.")
-    table.add_column("")
+    table.add_column("share" if any(level.get("weight") for level in levels) else "")
     for level in levels:
         style = f"bold {_GOOD}" if level["chosen"] else ""
         table.add_row(
             plain(level_title(level)),
             error_text(level),
-            "← the model" if level["chosen"] else "",
+            share_text(level),
             style=style,
         )
     return table

@@ -8,12 +8,21 @@ from typing import Any
 import numpy as np
 
 from ggmtl.inspection.summary.phrases import count, one_line
-from ggmtl.inspection.summary.words import describe_gain, describe_graph, describe_meaning, error_text, level_title
+from ggmtl.inspection.summary.words import (
+    describe_blend,
+    describe_gain,
+    describe_graph,
+    describe_meaning,
+    error_text,
+    level_title,
+    share_text,
+)
 
 # More tasks or links than these make a picture that is slow and says nothing.
 _MOST_TASKS, _MOST_EDGES = 300, 2000
 _WIDTH, _HEIGHT, _MARGIN = 320.0, 220.0, 14.0
-# Told apart by people with any kind of colour vision (Okabe and Ito).
+# Told apart by people with any kind of colour vision (Okabe and Ito). With more clusters, all have the first one, so that
+# no colour stands for two of them.
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 _ALONE = "#999999"
 
@@ -22,7 +31,8 @@ def notebook_html(summary: dict[str, Any]) -> str:
     """Verdict, picture and errors of a summary."""
     rows = "" if summary["n_rows"] is None else f" · {summary['n_rows']:,.0f} rows"
     size = f"{count(summary['n_tasks'], 'task')}{rows} · {count(summary['n_features'], 'feature')}"
-    words = [describe_meaning(summary), describe_gain(summary), f"Graph: {describe_graph(summary)}."]
+    words = [describe_meaning(summary), describe_gain(summary), describe_blend(summary)]
+    words.append(f"Graph: {describe_graph(summary)}.")
     paragraphs = "".join(f'<p style="margin:4px 0">{_safe(text)}</p>' for text in words if text)
     return (
         '<div style="max-width:72em">'
@@ -49,9 +59,9 @@ def _errors(summary: dict[str, Any]) -> str:
     lines = []
     for level in levels:
         style = ' style="font-weight:bold"' if level["chosen"] else ""
-        mark = "← the model" if level["chosen"] else ""
-        lines.append(f"<tr{style}><td>{_safe(level_title(level))}</td><td>{error_text(level)}</td><td>{mark}</td></tr>")
-    head = "<tr><th>level</th><th>held-out error ± s.e.</th><th></th></tr>"
+        cells = (_safe(level_title(level)), error_text(level), share_text(level))
+        lines.append(f"<tr{style}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+    head = "<tr><th>level</th><th>held-out error ± s.e.</th><th>share</th></tr>"
     return f"<table><thead>{head}</thead><tbody>{''.join(lines)}</tbody></table>"
 
 
@@ -82,7 +92,9 @@ def _picture(summary: dict[str, Any]) -> str:
 
 
 def _colour(task: dict[str, Any], sizes: np.ndarray) -> str:
-    return _COLOURS[task["cluster"] % len(_COLOURS)] if sizes[task["cluster"]] > 1 else _ALONE
+    if sizes[task["cluster"]] < 2:
+        return _ALONE
+    return _COLOURS[task["cluster"] if (sizes > 1).sum() <= len(_COLOURS) else 0]
 
 
 def _points(summary: dict[str, Any]) -> np.ndarray:

@@ -103,10 +103,15 @@ def _describe_errors(summary: dict[str, Any]) -> list[str]:
     lines = ["Root mean square error on held-out rows:"]
     width = max(len(level_title(level)) for level in levels) + 2
     for level in levels:
-        mark = "  ← the model" if level["chosen"] else ""
-        share = f"  {100 * level['weight']:.0f} %" if level.get("weight") and not level["chosen"] else ""
-        lines.append(f"  {level_title(level):<{width}}{error_text(level)}{share}{mark}")
+        lines.append(f"  {level_title(level):<{width}}{error_text(level)}  {share_text(level)}".rstrip())
     return lines
+
+
+def share_text(level: dict[str, Any]) -> str:
+    """Which level is the model, or what share of it: '← the model', '76 %'."""
+    if level["chosen"]:
+        return "← the model"
+    return f"{100 * level['weight']:.0f} %" if level.get("weight") else ""
 
 
 def error_text(level: dict[str, Any]) -> str:
