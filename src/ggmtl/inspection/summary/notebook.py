@@ -21,7 +21,7 @@ from ggmtl.inspection.summary.words import (
 # More tasks or links than these make a picture that is slow and says nothing.
 _MOST_TASKS, _MOST_EDGES = 300, 2000
 _WIDTH, _HEIGHT, _MARGIN = 320.0, 220.0, 14.0
-# Told apart by people with any kind of colour vision (Okabe and Ito). With more clusters, all have the first one, so that
+# Told apart by people with any kind of colour vision (Okabe and Ito). With more clusters, all have the first one:
 # no colour stands for two of them.
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 _ALONE = "#999999"

@@ -15,7 +15,7 @@ const listOf = (buttons, most, rest) => {
   if (buttons.length > most) list.append(element("li", { class: "quiet" }, `and ${buttons.length - most} ${rest}`));
   return list;
 };
-const tableOf = (head, rows) => element("table", {}, element("thead", {}, element("tr", {}, ...head.map((text) => element("th", { scope: "col" }, text)))),
+const tableOf = (head, rows) => element("table", { class: `of-${head.length}` }, element("thead", {}, element("tr", {}, ...head.map((text) => element("th", { scope: "col" }, text)))),
   element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((text, k) => (k ? element("td", {}, text) : element("th", { scope: "row", title: text }, text)))))));
 const scaleOf = (title, low, high, look = "") => [element("h4", {}, title), element("div", { class: `scale${look}` }), element("div", { class: "ends" }, element("span", {}, low), element("span", {}, high))];
 const showPanel = () => panel.replaceChildren(...(state.task !== null ? taskPanel(state.task) : state.edge ? edgePanel(state.edge) : overview()));
