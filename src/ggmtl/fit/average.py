@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.stats import t
+from scipy.stats import norm, t
 
 from ggmtl.bilevel.level import STRAIGHT
 from ggmtl.fit.held_out import FoldErrors
@@ -246,8 +246,8 @@ def relative_gain(
     """By what share an error is lower than a reference: 1 − √(E/E_ref), with an interval over tasks.
 
     The arguments are losses per task, shape (n,). Rows of one task share its model, so that tasks are the independent
-    units. The interval is that of a ratio of sums, by Student's t. The variance of the ratio is at least
-    `least_variance`.
+    units. The interval is that of a ratio of sums, by Student's t. It is no shorter than that of a normal distribution
+    with `least_variance`, which comes from many more blocks than there are tasks.
     """
     seen = (ours > 0) | (theirs > 0)
     ours, theirs, number = ours[seen], theirs[seen], int(seen.sum())
@@ -257,7 +257,10 @@ def relative_gain(
     ratio = float(ours.sum()) / total
     rest = ours - ratio * theirs
     variance = float((rest**2).sum()) * number / (number - 1) / total**2
-    deviation = float(np.sqrt(max(variance, least_variance)))
-    reach = float(t.ppf(0.5 + 0.5 * coverage, number - 1)) * deviation
+    upper = 0.5 + 0.5 * coverage
+    reach = max(
+        float(t.ppf(upper, number - 1)) * float(np.sqrt(variance)),
+        float(norm.ppf(upper)) * float(np.sqrt(least_variance)),
+    )
     bounds = [ratio, ratio + reach, max(ratio - reach, 0.0)]
     return Interval(*(float(1.0 - np.sqrt(bound)) for bound in bounds))
