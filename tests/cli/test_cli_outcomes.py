@@ -49,7 +49,7 @@ def test_labels_are_fitted_and_their_probabilities_predicted(folder):
     model = folder / "labels.ggmtl"
     fitted = run("fit", folder / "labels.csv", *COLUMNS, "--loss", "binary", "--output", model)
     assert fitted.exit_code == 0, fitted.output
-    assert "Log-loss on rows not seen" in fitted.output
+    assert "og-loss on held-out rows" in fitted.output
     assert "probability of 'yes' rather than 'no'" in fitted.output.replace("\n", " ")
     done = run("predict", model, folder / "labels.csv", "--output", folder / "probabilities.csv")
     assert done.exit_code == 0, done.output

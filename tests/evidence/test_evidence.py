@@ -13,7 +13,8 @@ from ggmtl.evidence.clusters import ClusterChoice, cluster_evidence
 from ggmtl.evidence.dense import EvidenceModel, edge_evidence
 from ggmtl.evidence.edge_steps import _step, learn_edges, spread_over_edges
 from ggmtl.evidence.flips import Flips
-from ggmtl.evidence.hub import hub_evidence, learn_hub, learn_hub_by_feature
+from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.hub_strengths import learn_hub, learn_hub_by_feature
 from ggmtl.evidence.sampled_edges import Neighbours, learn_neighbours, solves_for
 from ggmtl.evidence.sampling import sampled_prior_terms
 from ggmtl.evidence.selection import largest_expected_f1, select_graph

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from ggmtl.evidence.hub import hub_evidence, learn_hub
+from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.hub_strengths import learn_hub
 from ggmtl.evidence.laplace import LaplaceLoss, hub_covariance, hub_mode
 from ggmtl.losses.rowwise import LOSSES
 from ggmtl.losses.task_rows import sorted_rows

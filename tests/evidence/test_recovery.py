@@ -12,7 +12,8 @@ from scipy.stats import multivariate_normal
 from ggmtl import GGMTLRegressor, load_model
 from ggmtl.bilevel.level import Settings
 from ggmtl.datasets import make_star
-from ggmtl.evidence.hub import hub_evidence, learn_hub
+from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.hub_strengths import learn_hub
 from ggmtl.evidence.search_l1 import learn_by_coordinates, probability_of_sharing
 from ggmtl.evidence.shared_coefficients import (
     HubPosterior,

@@ -11,7 +11,8 @@ from ggmtl.baselines._centred import centre
 from ggmtl.baselines._selection import check_strength, held_out_rmse, select_by_paths
 from ggmtl.baselines.ridge import RidgeFactor
 from ggmtl.estimators.base import LearnedModels, TaskRegressor
-from ggmtl.evidence.hub import hub_evidence, learn_hub
+from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.hub_strengths import learn_hub
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.statistics.least_squares import LeastSquares, sum_of
 from ggmtl.statistics.task_statistics import TaskStatistics

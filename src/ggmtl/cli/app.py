@@ -14,8 +14,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import ggmtl
-from ggmtl.cli.choices import METHODS, Decimal, Effects, Loss, Unseen, Which
+from ggmtl.cli.choices import Decimal, Effects, Loss, Unseen, Which
 from ggmtl.cli.later import Later
+from ggmtl.cli.options import (
+    Categorical,
+    DropMissing,
+    Exclude,
+    Exposure,
+    Features,
+    Groups,
+    Input,
+    Known,
+    Mark,
+    Methods,
+    Missing,
+    Model,
+    Seed,
+    Target,
+    Task,
+    Weights,
+)
 from ggmtl.errors import GGMTLError, InputError
 
 if TYPE_CHECKING:
@@ -45,54 +63,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-Input = Annotated[Path, typer.Argument(help="CSV or Parquet file.", exists=True, dir_okay=False, readable=True)]
-Model = Annotated[Path, typer.Argument(help="File written by fit.", exists=True, dir_okay=False, readable=True)]
-Task = Annotated[str, typer.Option(help="Column that says which task a row belongs to.")]
-Target = Annotated[str, typer.Option(help="Column to predict.")]
-Features = Annotated[
-    str | None,
-    typer.Option(
-        help="Columns to learn from, separated by commas (a name that has one: in double quotes). Default: all others."
-    ),
-]
-Exclude = Annotated[str | None, typer.Option(help="Columns not to learn from, separated by commas.")]
-Categorical = Annotated[
-    str | None, typer.Option(help="Columns that are categories even where they look like numbers, separated by commas.")
-]
-Methods = Annotated[str | None, typer.Option(help=f"Any of {', '.join(METHODS)}, separated by commas. Default: all.")]
-DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows that miss a value.")]
-Missing = Annotated[
-    str | None,
-    typer.Option(
-        "--na-values",
-        help="Cells of a CSV file that stand for a missing value, separated by commas, besides the empty cell. "
-        'Default: NA, NaN, null and the like. "" for none, where NA is a label.',
-    ),
-]
-Known = Annotated[
-    Path | None,
-    typer.Option(
-        "--task-table",
-        help="CSV or Parquet file with one row per task, joined by the task column: what is known about the tasks.",
-        exists=True,
-        dir_okay=False,
-        readable=True,
-    ),
-]
-Groups = Annotated[str | None, typer.Option(help="Column of groups: rows of one group stay in one fold.")]
-Weights = Annotated[str | None, typer.Option(help="Column of row weights: a weight of 2 counts a row twice.")]
-Exposure = Annotated[
-    str | None,
-    typer.Option(help="Column that counts are proportional to, such as time (--loss poisson)."),
-]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything random, folds among it.", min=0)]
-
-
-Mark = Annotated[
-    Decimal | None,
-    typer.Option("--decimal", help="Decimal mark of a CSV file, for numbers such as 1,234 that could have either."),
-]
 
 
 def friendly(command: Callable[..., None]) -> Callable[..., None]:

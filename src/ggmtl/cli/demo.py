@@ -16,7 +16,7 @@ from ggmtl.data.task_data import TaskData
 from ggmtl.datasets.schools import load_exam
 from ggmtl.datasets.splits import split_rows
 from ggmtl.datasets.stations import load_stations
-from ggmtl.errors import require
+from ggmtl.errors import InputError, require
 from ggmtl.estimators.regressor import GGMTLRegressor
 from ggmtl.graph.candidates import KNN, Candidates, Coordinates
 from ggmtl.inspection.metrics import task_rmse
@@ -113,8 +113,8 @@ def load_demo(which: Which) -> Demo:
 
 def _stations() -> Demo:
     every = load_stations(days=8)
-    assert every.test is not None
-    assert every.coordinates is not None
+    if every.test is None or every.coordinates is None:
+        raise InputError("The stations that come with the package have no days set aside, or no places.")
     names = every.task_names
     left_out = np.random.default_rng(0).permutation(names)[:_UNMEASURED]
     kept = ~np.isin(names, left_out)

@@ -155,7 +155,7 @@ def feature_position(feature: str | int, names: Sequence[str]) -> int:
         raise InputError(f"feature={feature!r} is out of range: the model has {len(names)} features.")
     if feature not in names:
         raise InputError(f"There is no feature {feature!r} in the model.{did_you_mean(feature, names)}")
-    return list(names).index(feature)
+    return list(names).index(str(feature))
 
 
 def read_grid(grid: Any) -> np.ndarray:

@@ -21,7 +21,8 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from scipy.special import gammaln
 
-from ggmtl.evidence.hub import StrengthEvidence, misfit, task_inverses, tune_strengths
+from ggmtl.evidence.hub import misfit, task_inverses
+from ggmtl.evidence.hub_strengths import StrengthEvidence, tune_strengths
 from ggmtl.statistics.least_squares import LeastSquares
 
 # Clusters are reported as cliques: those with more edges per task are left to sparser graphs. 60 tasks or fewer

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ggmtl.evidence.dense import EdgeEvidence, EvidenceModel, edge_evidence
-from ggmtl.evidence.hub import group_labels
+from ggmtl.evidence.hub_strengths import group_labels
 from ggmtl.runtime.journal import Journal
 from ggmtl.statistics.least_squares import LeastSquares
 
@@ -95,7 +95,7 @@ def learn_edges(
     edges : array of shape (m, 2)
         Candidates.
     hub : array of shape (p,)
-        Strengths of the hub that are best without edges (:func:`~ggmtl.evidence.hub.learn_hub`).
+        Strengths of the hub that are best without edges (:func:`~ggmtl.evidence.hub_strengths.learn_hub`).
     coupling : array of shape (p,), optional
         Λ to start from; ones by default.
     groups : array of int, shape (p,), optional

@@ -28,7 +28,7 @@ from ggmtl.statistics.least_squares import LeastSquares
 
 @dataclass(frozen=True)
 class LaplaceLoss:
-    """Rows under a loss that is not squared, as :func:`~ggmtl.evidence.hub.learn_hub` takes them.
+    """Rows under a loss that is not squared, as :func:`~ggmtl.evidence.hub_strengths.learn_hub` takes them.
 
     Parameters
     ----------

@@ -22,7 +22,8 @@ from typing import Protocol
 import numpy as np
 
 from ggmtl.evidence.dense import EvidenceModel, inner_quadratic, prior_terms
-from ggmtl.evidence.hub import chunks, group_labels, misfit
+from ggmtl.evidence.hub import chunks, misfit
+from ggmtl.evidence.hub_strengths import group_labels
 from ggmtl.evidence.sampling import posterior_noise, sampled_prior_terms
 from ggmtl.graph.candidates import CandidateEdges
 from ggmtl.runtime.journal import Journal

@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from ggmtl.bilevel.level import GraphFit, Settings
 from ggmtl.evidence.dense import EvidenceModel
 from ggmtl.evidence.edge_steps import spread_over_edges
-from ggmtl.evidence.hub import group_labels
+from ggmtl.evidence.hub_strengths import group_labels
 from ggmtl.evidence.sampled_edges import Neighbours
 from ggmtl.graph.candidates import CandidateEdges
 from ggmtl.runtime.sizes import SIZES, Sizes

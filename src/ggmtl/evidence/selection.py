@@ -22,7 +22,8 @@ from ggmtl.evidence.dense import EdgeEvidence, EvidenceModel, edge_evidence
 from ggmtl.evidence.edge_steps import EvidenceResult
 from ggmtl.evidence.elimination import SparseGraph, strength_evidence
 from ggmtl.evidence.flips import Flips
-from ggmtl.evidence.hub import StrengthEvidence, group_labels, hub_evidence, tune_strengths
+from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.hub_strengths import StrengthEvidence, group_labels, tune_strengths
 from ggmtl.evidence.spanning_trees import average_over_trees
 
 # Clusters are far shorter to describe than a list of edges, and would win by that alone where tasks lie on a

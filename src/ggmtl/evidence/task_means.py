@@ -25,7 +25,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ggmtl.evidence.hub import chunks, minimize_logs, misfit, sample_of_tasks, task_inverses
+from ggmtl.evidence.hub import chunks, misfit, task_inverses
+from ggmtl.evidence.hub_strengths import minimize_logs, sample_of_tasks
 from ggmtl.statistics.least_squares import LeastSquares
 
 # Precisions of log-normal hyper-priors: of the coefficients' shares a_k about one, and of h about a common multiple of

@@ -11,7 +11,8 @@ import numpy as np
 from ggmtl.bilevel.algorithm import learn_by_validation
 from ggmtl.bilevel.level import NEGLIGIBLE_RIDGE, GraphFit, Settings, TaskMeans, refit
 from ggmtl.design.task_table import KnownTasks
-from ggmtl.evidence.hub import hub_evidence, learn_hub_by_feature, sample_of_tasks
+from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.hub_strengths import learn_hub_by_feature, sample_of_tasks
 from ggmtl.evidence.own_scales import own_scale_models
 from ggmtl.evidence.search import learn_by_evidence
 from ggmtl.evidence.search_l1 import learn_by_coordinates

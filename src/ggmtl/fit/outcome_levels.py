@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ggmtl.bilevel.level import GraphFit, Settings
-from ggmtl.evidence.hub import learn_hub_by_feature
+from ggmtl.evidence.hub_strengths import learn_hub_by_feature
 from ggmtl.evidence.laplace import LaplaceLoss, hub_covariance, hub_mode
 from ggmtl.evidence.search import learn_by_evidence
 from ggmtl.fit.levels import covariance_root
