@@ -125,6 +125,17 @@ def test_unlinked_tasks_with_equal_models_have_the_same_place_side_by_side():
     assert within < np.linalg.norm(points[0] - points[1])
 
 
+def test_where_only_intercepts_differ_the_map_has_one_direction():
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(20), 30)
+    X = rng.normal(size=(600, 2))
+    summary = summarize(GGMTLRegressor().fit(X, X @ [1.0, -1.0] + task / 2.0 + rng.normal(size=600), tasks=task))
+    assert [len(words) for words in summary["map"]["axes"]] == [1, 0]
+    points = np.array(place_tasks(summary).points)
+    assert np.ptp(points[:, 1]) < 0.4 * np.ptp(points[:, 0])
+    assert abs(np.corrcoef(points[:, 1], np.arange(20))[0, 1]) < 0.3
+
+
 def test_many_tasks_are_placed_without_overlap():
     n = 900
     tasks = [{"cluster": i // 9, "coefficients": [0.0]} for i in range(n)]

@@ -15,6 +15,8 @@ from ggmtl.plot.layout import positions
 # Above this many tasks, clusters are placed as discs, and their members inside them.
 _MAX_PLACED_ONE_BY_ONE = 600
 _GOLDEN_ANGLE = np.pi * (3.0 - np.sqrt(5.0))
+# Height of a map in one direction, beside that of other maps.
+_STRIP = 0.4
 # How often discs are pushed apart at most, and how many pushes that may be in all; the room between two.
 _ROUNDS, _MOST_MOVES, _GAP = 300, 200_000, 0.4
 # The first view of a map has the middle of the places and this share of its size around; far ones need a zoom if the
@@ -98,11 +100,16 @@ def _by_models(summary: dict[str, Any]) -> np.ndarray:
 
 
 def _spread_evenly(points: np.ndarray) -> np.ndarray:
-    """Half way from distances to ranks: outliers stay outside without pressing the rest together."""
+    """Half way from distances to ranks: outliers stay outside without pressing the rest together.
+
+    Without a second direction, the points of a line stand a little above and below it, so that none hides another.
+    """
     n = len(points)
     ranks = points.argsort(axis=0, kind="stable").argsort(axis=0) / max(n - 1, 1)
     span = np.ptp(points, axis=0)
     share = (points - points.min(axis=0)) / np.where(span > 0, span, 1.0)
+    if span[1] == 0:
+        ranks[:, 1] = share[:, 1] = _STRIP * ((_GOLDEN_ANGLE * ranks[:, 0] * (n - 1) / (2.0 * np.pi)) % 1.0)
     return (0.5 * ranks + 0.5 * share) * np.sqrt(n) * np.array([1.6, 1.0])
 
 

@@ -19,8 +19,9 @@ _NOTHING, _NO_PART = 1e-10, 1e-4
 # Coefficients that follow a direction of the map less closely than this do not explain it.
 _CLOSE = 0.5
 _MOST_WORDS = 2
-# Directions in which models differ by a smaller share than this of the largest are flat.
-_FLAT = 1e-6
+# Directions in which models differ by a smaller share than this of the largest are flat: where only intercepts differ,
+# the map is a line.
+_FLAT = 0.05
 
 
 def sharing_of(model: Any, rows: np.ndarray | None) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ const hintWords = () => {
   const fainter = stop().edges.some((edge) => edge[SUPPORT] !== undefined && edge[SUPPORT] < 0.999) ? " Fainter links were found in fewer folds." : "";
   if (shownEdges.length) return `Drag to move, Ctrl and wheel to zoom; arrow keys go from task to task.${fainter}`;
   if (stop().edges.length) return emptyWords();
-  return `No links. ${data.axes.length ? "Near means alike: the map shows the two directions in which the models differ most." : "Arrow keys go from task to task."}`;
+  return `No links. ${data.axes.length ? `Near means alike: ${data.axes[1].length ? "the map shows the two directions" : "from left to right, the map shows the one direction"} in which the models differ most.` : "Arrow keys go from task to task."}`;
 };
 const setStop = (k) => {
   state.stop = k; level.value = k; state.edge = state.cluster = null;
