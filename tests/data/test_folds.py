@@ -17,8 +17,8 @@ def make_rows(seed=0, rows=90, d=3, n=5):
     return rng.normal(size=(rows, d)) + 2.0, rng.normal(size=rows) - 1.0, rng.integers(n, size=rows)
 
 
-def make_data(seed=0, rows=137, n=7, **other):
-    X, y, tasks = make_rows(seed, rows, n=n)
+def make_data(seed=0, rows=137, n=7, d=3, **other):
+    X, y, tasks = make_rows(seed, rows, d, n)
     return TaskData(X, y, tasks, **other)
 
 
@@ -41,6 +41,19 @@ def test_folds_do_not_depend_on_task_labels():
     data = make_data()
     renamed = np.array(["m", "z", "a", "q", "b", "y", "c"])[data.tasks]
     np.testing.assert_array_equal(deal_folds(TaskData(data.X, data.y, renamed), 5), deal_folds(data, 5))
+
+
+def test_folds_do_not_depend_on_the_order_of_columns():
+    data = make_data(d=6)
+    other = TaskData(data.X[:, [3, 0, 5, 1, 4, 2]], data.y, data.tasks)
+    np.testing.assert_array_equal(deal_folds(other, 5), deal_folds(data, 5))
+
+
+def test_rows_that_swap_the_values_of_two_features_are_different_rows():
+    X = np.random.default_rng(0).normal(size=(400, 2))
+    data = TaskData(np.concatenate([X, X[:, ::-1]]), np.tile(X[:, 0], 2), np.arange(800) % 4)
+    folds = deal_folds(data, 10)
+    assert (folds[:400] == folds[400:]).mean() < 0.2
 
 
 def test_folds_do_not_depend_on_units():

@@ -34,7 +34,7 @@ def _rows(n_tasks=8, n_groups=3, n_rows=15, seed=0):
     models = centres[np.arange(n_tasks) % n_groups] + 0.05 * rng.normal(size=(n_tasks, 3))
     task = np.repeat(np.arange(n_tasks), n_rows)
     X = rng.normal(size=(len(task), 3))
-    return X, (X * models[task]).sum(axis=1) + rng.normal(size=len(task)), task
+    return X, (X * models[task]).sum(axis=1) + 0.7 * rng.normal(size=len(task)), task
 
 
 @pytest.fixture(scope="module")

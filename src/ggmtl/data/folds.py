@@ -12,14 +12,15 @@ from ggmtl.errors import ParameterError
 # Rows are compared after scaling every column by the pooled spread and rounding to this many steps per standard
 # deviation, so that neither the units of a column nor the last bits of a mean move a row to another fold.
 _STEPS = 2.0**16
+# Decimal places to which columns are compared.
+_DIGITS = 6
 
 
 def deal_folds(data: TaskData, n_folds: int, seed: int = 0) -> np.ndarray:
     """Fold number of every row, shape (rows,).
 
     The rows of a task are ordered by a hash of (seed, row) and dealt out in turn, starting at a fold that the
-    hashes choose. Neither the order of rows, nor labels, nor units matter; the order of the columns does, since it
-    tells features of equal values apart.
+    hashes choose. Neither the order of rows or columns, nor labels, nor units matter.
 
     Copies of a row share a fold if x never comes with another y in the task: then they are one row of a larger
     weight. Where x comes with several y the data are discrete, and equal rows are different observations. Each is
@@ -88,12 +89,13 @@ def check_fold_number(n_folds: int) -> None:
 
 def _shuffle(data: TaskData, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rank of every row in its shuffled deck, and the deck's lowest key; copies and groups share a rank."""
-    features, keys = hash_rows(data, seed)
+    columns = _ordered_columns(data)
+    features, keys = _hash_rows(columns, data.sample_weight, seed)
     decks = data.task_index
     varied = _comes_with_several_targets(decks, features, keys)
     # Rows of one key may differ in their weights or beyond the rounding. Their order must not matter.
     weight = [] if data.sample_weight is None else [data.sample_weight]
-    marks = _hash_bits([*data.X.T, data.y, *weight], len(data))[1]
+    marks = _hash_bits([*columns, *weight], len(data))[1]
     if data.groups is None:
         return _rank(_separated(decks, keys, marks, varied), decks)
     group = np.unique(data.groups, return_inverse=True)[1].reshape(-1)
@@ -131,16 +133,35 @@ def _changes(*columns: np.ndarray) -> np.ndarray:
     return differs
 
 
-def hash_rows(data: TaskData, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _ordered_columns(data: TaskData) -> list[np.ndarray]:
+    """The features in an order by their content, and the target last.
+
+    They are compared by averages over rows: of zt, z³ and z²t, where z is the standardised feature and t the target.
+    """
+    target = _standardised(data.y, data.sample_weight)
+    keys = np.empty((3, data.X.shape[1]))
+    for k, column in enumerate(data.X.T):
+        z = _standardised(column, data.sample_weight)
+        keys[:, k] = [np.average(z * other, weights=data.sample_weight) for other in (target, z**2, z * target)]
+    # Rounded: sums over the same rows in another order differ in the last digits.
+    order = np.lexsort(np.round(keys[::-1], _DIGITS))
+    return [*data.X.T[order], data.y]
+
+
+def _hash_rows(columns: list[np.ndarray], weight: np.ndarray | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """64-bit hashes of every row's features, and of its features and target; free of units and of the order of rows."""
-    features = total = np.full(len(data), np.uint64(seed % 2**64), dtype=np.uint64)
-    for k, column in enumerate([*data.X.T, data.y]):
-        centre, spread = _location(column, data.sample_weight)
-        steps = np.rint((column - centre) / spread * _STEPS) + 0.0
+    features = total = np.full(len(columns[-1]), np.uint64(seed % 2**64), dtype=np.uint64)
+    for k, column in enumerate(columns):
+        steps = np.rint(_standardised(column, weight) * _STEPS) + 0.0
         features = total
         with np.errstate(over="ignore"):
             total = _mix(total ^ _mix(steps.view(np.uint64) + np.uint64(k + 1)))
     return features, total
+
+
+def _standardised(column: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+    centre, spread = _location(column, weight)
+    return (column - centre) / spread
 
 
 def _location(column: np.ndarray, weight: np.ndarray | None) -> tuple[float, float]:

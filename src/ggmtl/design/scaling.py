@@ -8,7 +8,7 @@ import numpy as np
 
 from ggmtl.design.curves import Curves
 from ggmtl.errors import InputError
-from ggmtl.statistics.least_squares import LeastSquares, least_squares
+from ggmtl.statistics.least_squares import LeastSquares, least_squares, sum_over_tasks
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 # Beside the mean of a constant column, its rounding noise is nothing at this scale.
@@ -39,12 +39,12 @@ class Scaling:
     ) -> Scaling:
         """Pooled mean and standard deviation of every column; no centring without an intercept."""
         statistics.check_counts()
-        pooled = statistics.cross.sum(axis=(0, 1))
-        count = pooled[-2, -2]
+        sums = sum_over_tasks(statistics.cross[:, :, -2].sum(axis=0))
+        count = sums[-2]
         if not count > 0:
             raise InputError("The statistics have no rows: there is nothing to learn from.")
-        shift = np.delete(pooled[-2], -2) / count
-        square = np.delete(np.diag(pooled), -2) / count
+        squares = sum_over_tasks(np.einsum("fnkk->nk", statistics.cross))
+        shift, square = np.delete(sums, -2) / count, np.delete(squares, -2) / count
         center = statistics.origin + shift
         if intercept:
             spread = np.sqrt(np.maximum(square - shift**2, 0.0))
@@ -80,7 +80,8 @@ class Scaling:
     def to_user_units(self, coefficients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean slopes (…, d) and intercepts (…,) in the units of the data."""
         slopes = coefficients[..., : len(self.scale)] * (self.target_scale / self.scale)
-        intercept = self.target_center - slopes @ self.center
+        # Not a matrix product: its rounding may depend on the position of a task among the others.
+        intercept = self.target_center - np.einsum("...k,k->...", slopes, self.center)
         if self.intercept:
             intercept = intercept + coefficients[..., -1] * self.target_scale
         if not self.curves.n_columns:

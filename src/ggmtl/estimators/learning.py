@@ -22,6 +22,7 @@ from ggmtl.estimators.file_format import encode, read_file, write_file
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
 from ggmtl.fit.family import Family
 from ggmtl.fit.held_out import FoldResult
+from ggmtl.fit.order import Order
 from ggmtl.fit.path import fit_path
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.candidates import CandidateEdges, Coordinates
@@ -48,7 +49,8 @@ def learn_state(
     check_parameters(model)
     _require_memory(folds[0].n_tasks, folds[0].n_features)
     settings = settings_of(model, folds[0].n_features, scaling.is_linear)
-    settings = with_known_tasks(settings, task_features, statistics.task_names, model)
+    order = Order.of(folds, settings)
+    settings = with_known_tasks(settings, task_features, statistics.task_names, order.tasks, model)
     names, features = statistics.task_names, tuple(statistics.feature_names[: scaling.n_features])
     journal = Journal()
     if model.checkpoint is not None:
@@ -58,27 +60,35 @@ def learn_state(
             columns = settings.known.features.columns
             mark["task features"] = _digest([*columns, *(values.tolist() for values in columns.values())])
         journal = open_journal(model.checkpoint, mark, kinds, read_file, write_file)
+    # One at a time, and none is kept in the user's order: the losses of very many tasks fill the memory.
+    for k in range(len(folds)):
+        folds[k] = order.loss(folds[k])
     folded = FoldedLoss(tuple(folds), form.scored_from)
     # The search may use the losses up: no one else holds them any longer.
     folds.clear()
     with verbose_logging(model.verbose):
         family = fit_path(
             placed(folded, model.device, model.sizes),
-            settings,
-            names,
+            order.settings(settings),
+            names[order.tasks],
             criterion=criterion_used(model),
             choose_entropy=model.edge_entropy == "auto",
             n_jobs=model.n_jobs,
             journal=journal,
         )
+    family = order.family_back(family)
+    if settings.known is not None and task_features is not None:
+        settings = replace(settings, known=replace(settings.known, features=task_features.of_tasks(names)))
     _warn_unless_converged(model, family)
     graph = family.graph(names, settings.slopes)
     table = family.table(scaling.target_scale, settings.slopes)
     return FittedState(names, features, form, scaling, settings, family, graph, table, statistics)
 
 
-def with_known_tasks(settings: Settings, features: TaskFeatures | None, task_names: np.ndarray, model: Any) -> Settings:
-    """The settings with what is known about these tasks; refused where it cannot be used."""
+def with_known_tasks(
+    settings: Settings, features: TaskFeatures | None, task_names: np.ndarray, order: np.ndarray, model: Any
+) -> Settings:
+    """The settings with what is known about these tasks, in the given order; refused where it cannot be used."""
     where = settings.candidates.columns if isinstance(settings.candidates, Coordinates) else None
     if features is None:
         if where is not None:
@@ -88,10 +98,10 @@ def with_known_tasks(settings: Settings, features: TaskFeatures | None, task_nam
         raise ParameterError("task_features describe the common model, so they need hub=True.")
     if model.device != "cpu":
         raise ParameterError(f'task_features are used on the CPU only. Got device={model.device!r}; use device="cpu".')
-    known = KnownTasks.of(features.of_tasks(task_names), len(settings.slopes), where)
+    known = KnownTasks.of(features.of_tasks(task_names[order]), len(settings.slopes), where)
     candidates = settings.candidates
     if isinstance(candidates, Coordinates) and where is not None:
-        candidates = candidates.at(known.places(where))
+        candidates = candidates.at(replace(known, features=features.of_tasks(task_names)).places(where))
     return replace(settings, known=known, candidates=candidates)
 
 

@@ -6,6 +6,7 @@ again without each fold before it is scored there, so the errors include the sea
 - ``path``: the whole fit; ``levels``: every level on given rows (``straight``: lines where there are curves).
 - ``held_out``: cross-validation of all levels; ``average``: their convex weights Σ_ℓ α_ℓ W^(ℓ), α ≥ 0, Σα = 1.
 - ``family``: levels by name, weights, the choice; ``state``: the record that the estimator holds.
+- ``order``: tasks and columns by content, so that labels and positions do not matter.
 - ``noise_choice``: one noise variance or one per task.
 - ``outcomes``, ``outcome_levels``, ``predictor_average``: the same for classes and counts.
 """

@@ -6,12 +6,13 @@ Sums of rows do not suffice: the rows stay, and every fold goes to an optimum of
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ggmtl.bilevel.level import Settings
 from ggmtl.fit.held_out import FoldErrors
+from ggmtl.fit.order import Order
 from ggmtl.fit.outcome_levels import (
     OutcomeLevel,
     hub_level,
@@ -22,7 +23,7 @@ from ggmtl.fit.outcome_levels import (
 )
 from ggmtl.fit.predictor_average import HeldOutRows, average_weights, cross_fitted_predictor
 from ggmtl.losses.rowwise import RowLoss
-from ggmtl.losses.task_rows import TaskRows
+from ggmtl.losses.task_rows import TaskRows, sorted_rows
 
 logger = logging.getLogger("ggmtl")
 
@@ -102,6 +103,44 @@ def fit_outcomes(
     folds : array of int, shape (rows,), optional
         Fold of every row; those below `first_scored` are never held out.
     """
+    order = Order.of([rows.working_sums(loss, np.zeros((rows.n_tasks, rows.n_features)))], settings)
+    task = np.argsort(order.tasks)[rows.task]
+    ordered, place = sorted_rows(
+        rows.design[:, order.columns], rows.target, task, rows.n_tasks, rows.offset, rows.weight
+    )
+    folds = None if folds is None else folds[place]
+    found = _fit_in_order(ordered, loss, order.settings(settings), task_names[order.tasks], folds, first_scored)
+    return _back(found, order)
+
+
+def _back(family: OutcomeFamily, order: Order) -> OutcomeFamily:
+    """A family that was learned in canonical order, in the user's order."""
+    tasks, columns = np.argsort(order.tasks), np.argsort(order.columns)
+    square = np.ix_(columns, columns)
+
+    def level_back(level: OutcomeLevel) -> OutcomeLevel:
+        covariance = level.covariance[np.ix_(tasks, columns, columns)]
+        return OutcomeLevel(order.fit_back(level.fit), covariance, level.new_task[square], level.ridge[columns])
+
+    return replace(
+        family,
+        levels={name: level_back(level) for name, level in family.levels.items()},
+        errors=family.errors and order.errors_back(family.errors),
+        average=None if family.average is None else family.average[:, tasks],
+        null=None if family.null is None else family.null[:, tasks],
+        covariance=family.covariance[np.ix_(tasks, columns, columns)],
+    )
+
+
+def _fit_in_order(
+    rows: TaskRows,
+    loss: RowLoss,
+    settings: Settings,
+    task_names: np.ndarray,
+    folds: np.ndarray | None,
+    first_scored: int,
+) -> OutcomeFamily:
+    """The family for rows in canonical order."""
     scored = [] if folds is None else [k for k in np.unique(folds) if k >= first_scored and (folds != k).any()]
     if settings.sizes.is_large(rows.n_tasks, rows.n_features):
         scored = scored[:1]

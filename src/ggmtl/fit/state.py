@@ -22,7 +22,7 @@ from ggmtl.fit.curve_gain import CurveGain
 from ggmtl.fit.family import Family
 from ggmtl.fit.outcomes import OutcomeFamily
 from ggmtl.graph.task_graph import TaskGraph
-from ggmtl.statistics.least_squares import FoldedLoss
+from ggmtl.statistics.least_squares import FoldedLoss, sum_over_tasks
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class FittedState:
 
     def common_model(self) -> np.ndarray:
         """The mean of the models of the fitted tasks, shape (p,)."""
-        return self.coefficients[self.fitted_tasks].mean(axis=0)
+        return sum_over_tasks(self.coefficients[self.fitted_tasks]) / len(self.fitted_tasks)
 
     def once(self, name: str, compute: Callable[[], T]) -> T:
         """A value that follows from this state: given, or computed when it is first asked for."""

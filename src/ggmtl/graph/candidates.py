@@ -186,6 +186,8 @@ class Coordinates(Candidates):
             places = np.array([self.xy[name] for name in task_names.tolist()], dtype=np.float64)
         else:
             places = np.asarray(self.xy, dtype=np.float64)
+            if len(places) == len(task_names):
+                places = places[np.argsort(np.argsort(task_names))]
         if places.ndim != 2 or len(places) != len(task_names) or not np.isfinite(places).all():
             raise InputError(
                 f"Coordinates: xy must be finite, of shape ({len(task_names)}, 2). Got shape {places.shape} instead."
@@ -286,7 +288,9 @@ def _positions(pairs: Any, task_names: np.ndarray, parameter: str) -> np.ndarray
     if not pairs:
         return np.empty((0, 2), dtype=np.int64)
     labels = read_labels([label for pair in pairs for label in pair], parameter, 2 * len(pairs))
-    position = locate_tasks(task_names, labels)
+    order = np.argsort(task_names, kind="stable")
+    found = locate_tasks(task_names[order], labels)
+    position = np.where(found >= 0, order[found], -1)
     if (position < 0).any():
         unknown = labels[position < 0][0]
         raise ParameterError(

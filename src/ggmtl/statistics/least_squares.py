@@ -146,6 +146,11 @@ def sum_of(losses: Iterable[LeastSquares]) -> LeastSquares:
     return first.joined(rest) if rest else first
 
 
+def sum_over_tasks(values: np.ndarray) -> np.ndarray:
+    """The sum of (n, k) numbers over the tasks, shape (k,), the same to the last bit in whatever order they come."""
+    return np.sort(values.T, axis=1).sum(axis=1)
+
+
 def single_rows(loss: LeastSquares) -> bool:
     """Whether no task has two rows that differ: G_i = g zzᵀ, m_i = g y z and t_i = g y² for each."""
     if loss.n_features == 1:
