@@ -250,7 +250,7 @@ def failures(results: Results) -> list[str]:
     return ["## Failures", "", *(f"- {where}: {len(why)} splits ({why[0]})" for where, why in found.items())]
 
 
-def page(results: Results, names: list[str], methods: list[str], splits: int) -> str:
+def page(results: Results, names: list[str], methods: list[str], splits: int, note: str = "") -> str:
     lines = [
         "# Ordinary tables",
         "",
@@ -260,6 +260,7 @@ def page(results: Results, names: list[str], methods: list[str], splits: int) ->
         "picked after the fact, by its mean error. Other columns: mean error over that of the best, ± the standard "
         "error of the paired difference; below 1 is better than the best peer.",
         "",
+        *([note, ""] if note else []),
     ]
     for score in SCORES:
         lines += score_table(results, names, methods, score, splits)
@@ -275,6 +276,7 @@ def arguments() -> argparse.Namespace:
                         help="besides the four simple peers, which are always there")  # fmt: skip
     parser.add_argument("--aside", action="store_true", help="the tables kept for a last look")
     parser.add_argument("--cache", type=Path, default=CACHE, help="where errors of peers are kept")
+    parser.add_argument("--note", default="", help="a sentence about the machine, for the page")
     parser.add_argument("--output", type=Path, help="file of the page; a full run writes results/panels.md")
     return parser.parse_args()
 
@@ -296,7 +298,7 @@ def main() -> None:
             for seed in range(chosen.splits):
                 results.add(data, name, method, seed)
             sys.stderr.write(f"{name} {method}: {time.perf_counter() - start:.1f} s\n")
-    text = page(results, names, methods, chosen.splits)
+    text = page(results, names, methods, chosen.splits, chosen.note)
     full = names == list(PANELS) and set(chosen.methods) == {*OTHERS, *OURS}
     target = chosen.output or (RESULTS if full else None)
     if target is None:

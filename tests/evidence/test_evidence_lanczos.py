@@ -266,7 +266,7 @@ def along_a_line(model: GGMTLRegressor) -> GGMTLRegressor:
 
 @pytest.fixture(scope="module")
 def line():
-    return along_a_line(GGMTLRegressor())
+    return along_a_line(GGMTLRegressor(blend=False))
 
 
 def dense_value(model: GGMTLRegressor) -> float:
@@ -286,7 +286,7 @@ def test_evidence_of_a_small_graph_is_its_criterion_without_the_description(line
 
 
 def test_evidence_of_a_large_graph_is_that_of_dense_determinants(line):
-    model = along_a_line(Sampled(validation=2))
+    model = along_a_line(Sampled(validation=2, blend=False))
     found, more = model.evidence(), model.evidence(n_probes=200)
     assert np.isnan(model.state_.level.value)
     for estimate in (found, more):
@@ -310,7 +310,7 @@ def test_evidence_of_clusters_is_exact_at_any_size():
 
 def test_evidence_of_the_hub_is_its_criterion(line):
     model = deepcopy(line)
-    model.state_ = replace(model.state_, family=replace(model.state_.family, weights={"hub": 1.0}))
+    model.state_ = replace(model.state_, family=replace(model.state_.family, weights={"hub": 1.0}, chosen="hub"))
     found = model.evidence()
     assert found.value == pytest.approx(-model.state_.level.value, abs=1e-6)
     assert (found.standard_error, found.gain) == (0.0, 0.0)

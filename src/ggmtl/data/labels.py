@@ -124,7 +124,11 @@ def locate_tasks(tasks: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Position of each label among the sorted tasks, −1 where it is not among them."""
     if labels.dtype == object and tasks.dtype != object:
         names, index = np.unique(labels, return_inverse=True)
-        return locate_tasks(tasks, np.array(names.tolist()))[index.reshape(-1)]
+        plain = np.array(names.tolist())
+        if plain.dtype == object:
+            # Dates become objects; text holds what is of no single kind.
+            plain = np.array(names.tolist(), dtype=tasks.dtype if tasks.dtype.kind in "mM" else str)
+        return locate_tasks(tasks, plain)[index.reshape(-1)]
     if _sort(tasks) != _sort(labels):
         # One label that is no number turns a whole column into text; numbers are then compared as they are written.
         written = tasks.astype(str)

@@ -49,7 +49,7 @@ def learn_levels(
     journal = journal or Journal()
     total, precisions = folded.total, None
     if len(task_names) == 1:
-        return {"independent": independent_level(total, replace(settings, hub=False))}
+        return {"independent": independent_level(total, settings)}
     simple = journal.once("simple", lambda: simple_levels(total, settings, start["hub"] if start else None))
     if settings.noise == "per_task" or settings.both_noises:
         weighed = journal.once("weighed", lambda: weighed_hub(total, settings, simple.get("hub")))
@@ -160,8 +160,11 @@ def pooled_level(loss: LeastSquares, settings: Settings) -> GraphFit:
 
 
 def independent_level(loss: LeastSquares, settings: Settings) -> GraphFit:
-    """Every task alone; where it has no row, the mean of all rows is all that there is."""
-    coefficients, ridge = separate_models(loss, settings)
+    """Every task alone; where it has no row, the mean of all rows is all that there is.
+
+    A single task has the ridge of the settings.
+    """
+    coefficients, ridge = separate_models(loss, settings if loss.n_tasks > 1 else replace(settings, hub=False))
     empty = loss.count <= 0
     if empty.any():
         # Zero would be the mean of rows that may be held out.

@@ -57,7 +57,7 @@ def graph(model_or_graph: Any, ax: Any = None, clusters: Any = None, confidence:
     >>> from ggmtl import TaskGraph, plot
     >>> tasks = TaskGraph([[0, 1], [1, 2]], [0.5, 1.0], ["a", "b", "c"])
     >>> plot.graph(tasks).get_title()
-    '3 tasks, 2 edges, 1 cluster'
+    '3 tasks, 2 links, 1 cluster'
     """
     tasks = graph_of(model_or_graph)
     clusters = clusters_of(tasks, clusters)
@@ -80,7 +80,7 @@ def adjacency(model_or_graph: Any, ax: Any = None, clusters: Any = None) -> Any:
     >>> from ggmtl import TaskGraph, plot
     >>> tasks = TaskGraph([[0, 1], [1, 2]], [0.5, 1.0], ["a", "b", "c"])
     >>> plot.adjacency(tasks).get_title()
-    '3 tasks, 2 edges, 1 cluster'
+    '3 tasks, 2 links, 1 cluster'
     """
     tasks = graph_of(model_or_graph)
     clusters = clusters_of(tasks, clusters)
