@@ -209,7 +209,7 @@ SHARES = ("prediction", "worst task", "coefficient", "verdict", "graph", "helps"
 
 def cell(scenario: str, n: int, n_rows: int, seeds: range) -> list[dict[str, float]]:
     """All sets of one cell."""
-    return list(Parallel(n_jobs=1)(delayed(one_set)(scenario, n, n_rows, seed) for seed in seeds))
+    return list(Parallel(n_jobs=-1)(delayed(one_set)(scenario, n, n_rows, seed) for seed in seeds))
 
 
 def render(label: str, found: list[dict[str, float]]) -> str:
