@@ -23,6 +23,7 @@ from ggmtl import GGMTLRegressor, TaskStatistics
 from ggmtl.fit import path
 from ggmtl.fit.average import block_importance, level_weights, relative_gain
 from ggmtl.fit.held_out import FoldErrors
+from ggmtl.fit.order import Order
 from ggmtl.inspection.summary.verdict import average_verdict
 
 RESULTS = Path(__file__).parent / "results" / "claims.md"
@@ -139,19 +140,26 @@ def covers(model: GGMTLRegressor, name: str, truth: float) -> float:
 
 def fit_with_folds(X: np.ndarray, y: np.ndarray, tasks: np.ndarray) -> tuple[GGMTLRegressor, list[np.ndarray]]:
     """A default fit, and the models of all its levels without each fold, shape (levels, n, p) each."""
-    learned = []
+    learned, orders = [], []
 
     def recording(*arguments, **named):
         learned.append(learn(*arguments, **named))
         return learned[-1]
 
-    learn = path.learn_levels
-    with patch.object(path, "learn_levels", recording):
+    def ordering(*arguments):
+        orders.append(order_of(*arguments))
+        return orders[-1]
+
+    learn, order_of = path.learn_levels, Order.of
+    with patch.object(path, "learn_levels", recording), patch.object(Order, "of", ordering):
         model = GGMTLRegressor().fit(X, y, tasks=tasks)
+    (order,) = orders
     whole, *folds = learned
     kept = path._without_repetitions(whole, None)[0].values()
     places = [next(k for k, fit in enumerate(whole.values()) if fit is level) for level in kept]
-    return model, [np.array([list(levels.values())[k].coefficients for k in places]) for levels in folds]
+    return model, [
+        np.array([order.fit_back(list(levels.values())[k]).coefficients for k in places]) for levels in folds
+    ]
 
 
 def true_gains(
