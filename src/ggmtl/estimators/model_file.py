@@ -195,20 +195,8 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
     curves = unpack_curves(arrays, len(features))
     columns = features + curves.names(features)
     shown, width = len(features) + bool(intercept), len(columns) + bool(intercept)
-    _check_shape("labels", names, (len(names),))
-    for name, shape in (
-        ("coefficients", (len(names), width)),
-        ("coupling", (width,)),
-        ("hub", (width,)),
-        ("center", (len(columns),)),
-        ("scale", (len(columns),)),
-    ):
-        _check_shape(name, arrays[name], shape)
+    _check_shapes(arrays, names, width, len(columns), shown)
     errors = arrays.get("standard_errors")
-    if errors is not None:
-        _check_shape("standard_errors", errors, (len(names), shown))
-    for name in {"precisions", "noise_ratios"} & arrays.keys():
-        _check_shape(name, arrays[name], (len(names),))
     noise = float(content["noise"])
     _check_values(arrays, names, center, scale, noise)
     parameters = {k: decode(v) for k, v in content["parameters"].items() if k not in _OF_THE_SESSION}
@@ -243,6 +231,24 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
         fields["outcome"] = unpack_outcome(content["outcome"], arrays, (len(names), width))
         fields["given"]["count"] = arrays["count"]
     return parameters, fields
+
+
+def _check_shapes(arrays: dict[str, np.ndarray], names: np.ndarray, width: int, columns: int, shown: int) -> None:
+    """Refuse arrays that do not belong to so many tasks, coefficients and columns."""
+    n = len(names)
+    _check_shape("labels", names, (n,))
+    needed = {
+        "coefficients": (n, width),
+        "coupling": (width,),
+        "hub": (width,),
+        "center": (columns,),
+        "scale": (columns,),
+    }
+    for name, shape in needed.items():
+        _check_shape(name, arrays[name], shape)
+    for name, shape in {"standard_errors": (n, shown), "precisions": (n,), "noise_ratios": (n,)}.items():
+        if name in arrays:
+            _check_shape(name, arrays[name], shape)
 
 
 def _check_values(arrays: dict[str, np.ndarray], names: np.ndarray, center: float, scale: float, noise: float) -> None:
