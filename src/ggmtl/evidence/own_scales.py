@@ -18,7 +18,7 @@ from ggmtl.statistics.least_squares import LeastSquares
 
 # A prior of one coefficient's weight that all scales are the same; few coefficients hardly tell them apart.
 _PRIOR = 1.0
-# The scales settle within a few steps; more of them changed no error of benchmarks/panels.py by a thousandth.
+# A few steps from the strengths of the hub: the level is one of several in an average, and need not be an optimum.
 _ROUNDS = 4
 
 

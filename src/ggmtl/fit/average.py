@@ -30,8 +30,7 @@ LEAST_WEIGHT = 0.01
 # A level whose squared error is so many times the lowest has a weight below 0.01 whatever its errors are: at the best
 # correlation, −1, the weight of a level with r times the error is 1/(1 + r).
 _FAR = 1e4
-# Rows that the noise of a task is shrunk by, to the geometric mean of all tasks. 2 to 8 gave the same errors on the
-# panels of benchmarks/panels.py.
+# Rows that the noise of a task is shrunk by, to the geometric mean of all tasks.
 _PRIOR_ROWS = 4.0
 # Blocks with more than this many times the error that the noise of their task explains count in proportion less.
 _OUTLYING = 2.0
@@ -39,8 +38,8 @@ _OUTLYING = 2.0
 _LEAST_NOISE = 1e-9
 # Where one fold is held out, weights are learned without each of so many groups of tasks.
 _TASK_GROUPS = 5
-# Standard errors by which a level must do better than the preferred one. On the panels of benchmarks/panels.py 0, ½, 1
-# and 2 gave errors of .972, .971, .974 and .98 times the hub's; where the hub is all there is, 0 cost .1 to .3 %.
+# Standard errors by which a level must do better than the preferred one. None lets chance in where the shared model is
+# all there is; one or more gives up part of the gain on the panels of benchmarks/panels.py.
 _CAUTION = 0.5
 # Coverage of the intervals of gains.
 _COVERAGE = 0.95
