@@ -479,7 +479,7 @@ def test_compare_says_that_one_task_shares_nothing(folder):
 def test_compare_knows_every_baseline():
     from ggmtl import baselines
 
-    assert len(methods()) == 1 + len(baselines.__all__)
+    assert len(methods()) == 1 + sum(name.endswith("Regressor") for name in baselines.__all__)
     assert (
         "Did you mean 'MTRL'" in _run("compare", __file__, "--task", "a", "--target", "b", "--methods", "MTRLL").stderr
     )

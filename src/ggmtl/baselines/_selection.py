@@ -14,7 +14,7 @@ from ggmtl.errors import ParameterError
 from ggmtl.statistics.least_squares import LeastSquares, sum_of
 
 # Candidates whose errors differ by less than this share count as equal, and the stronger is taken.
-_TIE = 1e-9
+TIE = 1e-9
 
 
 def select_by_paths(
@@ -46,7 +46,7 @@ def select_by_paths(
     errors /= max(rows, np.finfo(float).tiny)
     # A candidate whose solver broke down has no finite error and must not win.
     errors = np.where(np.isfinite(errors), errors, np.inf)
-    best = int(np.flatnonzero(errors <= errors.min() * (1.0 + _TIE))[0])
+    best = int(np.flatnonzero(errors <= errors.min() * (1.0 + TIE))[0])
     return grid[best], errors
 
 

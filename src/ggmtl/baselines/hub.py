@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 
 from ggmtl.baselines._centred import centre
+from ggmtl.baselines._outcomes import CountRegressor
+from ggmtl.baselines._row_models import hub_models
 from ggmtl.baselines._selection import check_strength, held_out_rmse, select_by_paths
 from ggmtl.baselines.ridge import RidgeFactor
-from ggmtl.estimators.base import LearnedModels, TaskRegressor
+from ggmtl.estimators.base import LearnedModels
+from ggmtl.estimators.outcomes import OutcomeRows
 from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.hub_strengths import learn_hub
 from ggmtl.graph.task_graph import TaskGraph
@@ -21,7 +24,7 @@ from ggmtl.statistics.task_statistics import TaskStatistics
 _GRID = tuple(10.0**power for power in np.arange(2.0, -4.5, -0.5))
 
 
-class HubRegressor(TaskRegressor):
+class HubRegressor(CountRegressor):
     """Every task's model as a common model plus a deviation:
 
         min  ½ Σ_i ‖y_i − X_i w_i − b_i‖² + ½h Σ_i ‖w_i − w_0‖² + ½h_b Σ_i (b_i − b_0)²
@@ -36,6 +39,9 @@ class HubRegressor(TaskRegressor):
     strength, intercept_strength : float or "auto"
         h and h_b, in units where features and target have spread one. ``"auto"``: by cross-validation on the training
         rows (by evidence where statistics come without folds).
+    loss : {"squared", "poisson"}
+        ``"poisson"`` is for counts, as in :class:`ggmtl.GGMTLRegressor`: ``fit``, ``predict`` and ``score`` then take
+        ``exposure=``.
     validation, fit_intercept, standardize, unseen, random_state
         As in :class:`ggmtl.GGMTLRegressor`.
 
@@ -48,7 +54,8 @@ class HubRegressor(TaskRegressor):
     strength_ : array of shape (d + 1,)
         The strength of every coefficient, intercept last.
     validation_error_ : float or None
-        Root mean squared error on held-out rows, where strengths were chosen by cross-validation.
+        Root mean squared error (mean deviance of counts) on held-out rows, where strengths were chosen by
+        cross-validation.
 
     Examples
     --------
@@ -64,6 +71,7 @@ class HubRegressor(TaskRegressor):
         *,
         strength: float | str = "auto",
         intercept_strength: float | str = "auto",
+        loss: str = "squared",
         validation: Any = 5,
         fit_intercept: bool = True,
         standardize: bool = True,
@@ -73,6 +81,7 @@ class HubRegressor(TaskRegressor):
         self.task = task
         self.strength = strength
         self.intercept_strength = intercept_strength
+        self.loss = loss
         self.validation = validation
         self.fit_intercept = fit_intercept
         self.standardize = standardize
@@ -89,6 +98,9 @@ class HubRegressor(TaskRegressor):
             return LearnedModels(models, graph, models[0], attributes)
         fit = hub_evidence(total, strengths)
         return LearnedModels(fit.coefficients, graph, fit.common, attributes)
+
+    def _learn_rows(self, given: OutcomeRows) -> LearnedModels:
+        return hub_models(given, self.loss, *self._given())
 
     def _choose(self, folds: list[LeastSquares]) -> tuple[np.ndarray, np.ndarray | None]:
         slope, intercept = self._given()

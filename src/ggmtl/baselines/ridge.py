@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 
 from ggmtl.baselines._centred import CentredLoss, centre
+from ggmtl.baselines._outcomes import CountRegressor
+from ggmtl.baselines._row_models import pooled_models, separate_models
 from ggmtl.baselines._selection import check_strength, held_out_rmse, select_by_paths
-from ggmtl.estimators.base import LearnedModels, TaskRegressor
+from ggmtl.estimators.base import LearnedModels
+from ggmtl.estimators.outcomes import OutcomeRows
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.statistics.least_squares import LeastSquares, sum_of
 from ggmtl.statistics.task_statistics import TaskStatistics
@@ -78,7 +81,7 @@ def choose_ridge(
     return select_by_paths(folds, grid, fit_path, scored)
 
 
-class _RidgeRegressor(TaskRegressor):
+class _RidgeRegressor(CountRegressor):
     """Parameters and the choice of ρ, which both ridge regressors share."""
 
     def __init__(
@@ -86,6 +89,7 @@ class _RidgeRegressor(TaskRegressor):
         task: str | int | None = None,
         *,
         ridge: float | str = "auto",
+        loss: str = "squared",
         validation: Any = 5,
         fit_intercept: bool = True,
         standardize: bool = True,
@@ -94,6 +98,7 @@ class _RidgeRegressor(TaskRegressor):
     ):
         self.task = task
         self.ridge = ridge
+        self.loss = loss
         self.validation = validation
         self.fit_intercept = fit_intercept
         self.standardize = standardize
@@ -124,6 +129,9 @@ class IndependentRegressor(_RidgeRegressor):
     ridge : float or "auto"
         ρ, in units where features and target have spread one. ``"auto"``: by cross-validation on the training
         rows (by evidence where statistics come without folds). Zero: minimum-norm least squares.
+    loss : {"squared", "poisson"}
+        ``"poisson"`` is for counts, as in :class:`ggmtl.GGMTLRegressor`: ``fit``, ``predict`` and ``score`` then take
+        ``exposure=``, and intercepts are drawn to the rate of all rows by the same ρ.
     validation, fit_intercept, standardize, unseen, random_state
         As in :class:`ggmtl.GGMTLRegressor`. Intercepts are not penalised.
 
@@ -134,7 +142,8 @@ class IndependentRegressor(_RidgeRegressor):
     ridge_, strength_ : float
         ρ.
     validation_error_ : float or None
-        Root mean squared error on held-out rows at ρ, where it was chosen by cross-validation.
+        Root mean squared error (mean deviance of counts) on held-out rows at ρ, where it was chosen by
+        cross-validation.
 
     Examples
     --------
@@ -147,6 +156,9 @@ class IndependentRegressor(_RidgeRegressor):
     def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
         coefficients, attributes = self._ridge(folds, statistics)
         return LearnedModels(coefficients, TaskGraph.empty(statistics.task_names), attributes=attributes)
+
+    def _learn_rows(self, given: OutcomeRows) -> LearnedModels:
+        return separate_models(given, self.loss, check_strength("ridge", self.ridge))
 
 
 class PooledRegressor(_RidgeRegressor):
@@ -164,6 +176,9 @@ class PooledRegressor(_RidgeRegressor):
     ridge : float or "auto"
         ρ, in units where features and target have spread one. ``"auto"``: by cross-validation on the training
         rows (by evidence where statistics come without folds). Zero: minimum-norm least squares.
+    loss : {"squared", "poisson"}
+        ``"poisson"`` is for counts, as in :class:`ggmtl.GGMTLRegressor`: ``fit``, ``predict`` and ``score`` then take
+        ``exposure=``.
     validation, fit_intercept, standardize, unseen, random_state
         As in :class:`ggmtl.GGMTLRegressor`. The intercept is not penalised.
 
@@ -176,7 +191,8 @@ class PooledRegressor(_RidgeRegressor):
     ridge_, strength_ : float
         ρ.
     validation_error_ : float or None
-        Root mean squared error on held-out rows at ρ, where it was chosen by cross-validation.
+        Root mean squared error (mean deviance of counts) on held-out rows at ρ, where it was chosen by
+        cross-validation.
 
     Examples
     --------
@@ -190,6 +206,9 @@ class PooledRegressor(_RidgeRegressor):
         model, attributes = self._ridge([_merge(fold) for fold in folds], statistics)
         models = np.repeat(model, statistics.n_tasks, axis=0)
         return LearnedModels(models, TaskGraph.empty(statistics.task_names), model[0], attributes)
+
+    def _learn_rows(self, given: OutcomeRows) -> LearnedModels:
+        return pooled_models(given, self.loss, check_strength("ridge", self.ridge))
 
 
 def _merge(loss: LeastSquares) -> LeastSquares:

@@ -56,7 +56,8 @@ class Comparison:
 
 def methods() -> dict[str, type]:
     """Every method by its short name."""
-    found = {name.removesuffix("Regressor"): getattr(baselines, name) for name in baselines.__all__}
+    names = [name for name in baselines.__all__ if name.endswith("Regressor")]
+    found = {name.removesuffix("Regressor"): getattr(baselines, name) for name in names}
     return {OWN: GGMTLRegressor, **found}
 
 

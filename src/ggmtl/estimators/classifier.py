@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin, clone
-from sklearn.exceptions import DataConversionWarning
 from sklearn.metrics import accuracy_score
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from ggmtl.data.columns import is_list_of_pairs, join_pairs
 from ggmtl.data.frames import from_tensor, series_to_numpy
 from ggmtl.errors import InputError, UnavailableError
 from ggmtl.estimators.base import all_or_nothing
+from ggmtl.estimators.classes import read_classes
 from ggmtl.estimators.outcomes import learn_outcomes, one_more_outcome, outcome_predictor, refuse
 from ggmtl.estimators.state_estimator import StateEstimator
 from ggmtl.fit.outcomes import moderated
@@ -166,7 +164,7 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
         """
         if is_list_of_pairs(X, y):
             X, y, tasks = join_pairs(X)
-        classes, code = self._read_classes(y, sample_weight)
+        classes, code = read_classes(y, sample_weight, type(self).__name__)
         for name in ("estimators_", "state_", "coef_", "intercept_", "graph_", "blend_", "path_"):
             vars(self).pop(name, None)
         if len(classes) == 2:
@@ -176,33 +174,6 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
             self._fit_one_against_rest(X, code, len(classes), tasks, sample_weight, groups)
         self.classes_ = classes
         return self
-
-    def _read_classes(self, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Classes, sorted, and the class of every row."""
-        if y is None:
-            raise InputError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None")
-        labels = series_to_numpy(from_tensor(y), "y")
-        if np.ndim(labels) == 2 and labels.shape[1] == 1:
-            warnings.warn(
-                "A column-vector y was passed when a 1d array was expected.", DataConversionWarning, stacklevel=4
-            )
-        try:
-            labels = column_or_1d(labels)
-        except ValueError as error:
-            raise InputError(f"y must be one-dimensional, with a label per row. {error}") from error
-        if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-            raise InputError(f"Input y contains NaN or infinity in {int((~np.isfinite(labels)).sum())} rows.")
-        check_classification_targets(labels)
-        weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
-        present = labels if weight is None or weight.shape != labels.shape else labels[weight > 0]
-        # Where no row has a weight, the reader says so.
-        classes = np.unique(present if len(present) else labels)
-        if len(classes) < 2:
-            raise InputError(
-                f"y must have at least two classes. Got one class instead: {classes.tolist()[:1]}. There is nothing to "
-                "tell apart."
-            )
-        return classes, np.clip(np.searchsorted(classes, labels), 0, len(classes) - 1)
 
     def _fit_one_against_rest(
         self, X: Any, code: np.ndarray, n_classes: int, tasks: Any, sample_weight: Any, groups: Any

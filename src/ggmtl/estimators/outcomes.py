@@ -5,7 +5,7 @@ What is particular to a loss that is not squared stands here, so that the estima
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -37,24 +37,46 @@ from ggmtl.statistics.task_statistics import TaskStatistics
 MEASURES = {"logistic": ("log-loss", 0.5), "poisson": ("mean deviance", 1.0)}
 
 
-@one_blas_thread()
-def learn_outcomes(
+@dataclass(frozen=True)
+class OutcomeRows:
+    """Rows as they are learned from, and how they were given.
+
+    Parameters
+    ----------
+    rows : TaskRows
+        Scaled, sorted by task.
+    folds : array of int, optional
+        Fold of every row; None where none is held out. Folds are held out from `form.scored_from` on.
+    task_names : array of shape (n,)
+    features : tuple of str
+    form : InputForm
+    scaling : Scaling
+    """
+
+    rows: TaskRows
+    folds: np.ndarray | None
+    task_names: np.ndarray
+    features: tuple[str, ...]
+    form: InputForm
+    scaling: Scaling
+
+
+def read_outcomes(
     model: Any, X: Any, y: Any, tasks: Any, sample_weight: Any, groups: Any, exposure: Any = None
-) -> FittedState:
-    """The state of an estimator with these parameters, fitted to rows under a loss that is not squared."""
-    check_outcome_parameters(model)
-    name, loss = type(model).__name__, model.loss
-    data = read_training(X, y, tasks, task=model.task, sample_weight=sample_weight, groups=groups, estimator=name)
+) -> OutcomeRows:
+    """The rows given to an estimator whose loss is not squared."""
+    data = read_training(
+        X, y, tasks, task=model.task, sample_weight=sample_weight, groups=groups, estimator=type(model).__name__
+    )
     form = InputForm.of_rows(X, y, tasks, model.task, data)
     if form.target_is_matrix:
         raise InputError(
-            f"y must be one-dimensional under the {loss} loss. Got one task per column instead: put the columns below "
-            "each other, and pass tasks=."
+            f"y must be one-dimensional under the {model.loss} loss. Got one task per column instead: put the columns "
+            "below each other, and pass tasks=."
         )
-    check_target(data.y, loss)
+    check_target(data.y, model.loss)
     offset = log_exposure(exposure, data, sample_weight)
     folds, scored_from = deal_rows(data, model.validation, seed_of(model.random_state))
-    form = replace(form, scored_from=scored_from)
     statistics = TaskStatistics.from_data(data)
     scaling = Scaling.from_statistics(statistics, model.fit_intercept, model.standardize)
     # The linear predictor is that of the target as it is.
@@ -62,25 +84,34 @@ def learn_outcomes(
     rows, order = sorted_rows(
         scaling.design_rows(data.X), data.y, data.task_index, len(data.task_names), offset, data.sample_weight
     )
-    settings = settings_of(model, rows.n_features)
+    return OutcomeRows(
+        rows,
+        None if folds is None else folds[order],
+        data.task_names,
+        tuple(statistics.feature_names),
+        replace(form, scored_from=scored_from),
+        scaling,
+    )
+
+
+@one_blas_thread()
+def learn_outcomes(
+    model: Any, X: Any, y: Any, tasks: Any, sample_weight: Any, groups: Any, exposure: Any = None
+) -> FittedState:
+    """The state of an estimator with these parameters, fitted to rows under a loss that is not squared."""
+    check_outcome_parameters(model)
+    given = read_outcomes(model, X, y, tasks, sample_weight, groups, exposure)
+    settings = settings_of(model, given.rows.n_features)
     with verbose_logging(model.verbose):
         outcome = fit_outcomes(
-            rows, LOSSES[loss], settings, data.task_names, None if folds is None else folds[order], scored_from
+            given.rows, LOSSES[model.loss], settings, given.task_names, given.folds, given.form.scored_from
         )
-    features = tuple(statistics.feature_names)
-    return state_of_outcome(outcome, data.task_names, features, form, scaling, settings, rows.count)
+    return state_of_outcome(outcome, given, settings)
 
 
-def state_of_outcome(
-    outcome: OutcomeFamily,
-    names: np.ndarray,
-    features: tuple[str, ...],
-    form: InputForm,
-    scaling: Scaling,
-    settings: Settings,
-    count: np.ndarray,
-) -> FittedState:
+def state_of_outcome(outcome: OutcomeFamily, read: OutcomeRows, settings: Settings) -> FittedState:
     """The fitted state of learned levels."""
+    names, scaling = read.task_names, read.scaling
     fits = {name: level.fit for name, level in outcome.levels.items()}
     main = "graph" if "graph" in outcome.weights else outcome.preferred
     family = replace(Family.choosing(fits, None, main, "evidence"), weights=dict(outcome.weights))
@@ -93,11 +124,11 @@ def state_of_outcome(
         "noise": outcome.dispersion,
         "noise_ratios": None,
         "standard_errors": np.sqrt(np.maximum(variance, 0.0)),
-        "count": count,
+        "count": read.rows.count,
     }
     path = outcome_path(outcome, names, settings)
     return FittedState(
-        names, features, form, scaling, settings, family, graph, path, None, given=given, outcome=outcome
+        names, read.features, read.form, scaling, settings, family, graph, path, None, given=given, outcome=outcome
     )
 
 

@@ -71,10 +71,10 @@ def learn_outcome_levels(
     graph: bool = True,
 ) -> dict[str, OutcomeLevel]:
     """All levels on the given rows, simplest first; a graph only where the evidence supports it."""
-    alone = separate_level(rows, loss, settings, dispersion)
+    alone = separate_level(rows, loss, settings.slopes, dispersion)
     if rows.n_tasks == 1 or not settings.hub:
         return {"independent": alone}
-    pooled = pooled_level(rows, loss, settings, dispersion)
+    pooled = pooled_level(rows, loss, settings.slopes, dispersion)
     hub, mode = hub_level(rows, loss, settings, pooled, dispersion)
     levels = {"pooled": pooled, "hub": hub}
     if graph:
@@ -83,10 +83,10 @@ def learn_outcome_levels(
     return levels | {"independent": alone}
 
 
-def pooled_level(rows: TaskRows, loss: RowLoss, settings: Settings, dispersion: float = 1.0) -> OutcomeLevel:
+def pooled_level(rows: TaskRows, loss: RowLoss, slopes: np.ndarray, dispersion: float = 1.0) -> OutcomeLevel:
     """One model for all tasks."""
     n = rows.n_tasks
-    single = separate_level(rows.as_one_task(), loss, settings, dispersion)
+    single = separate_level(rows.as_one_task(), loss, slopes, dispersion)
     fit = _without_edges("pooled", np.full(rows.n_features, np.inf), np.repeat(single.fit.coefficients, n, axis=0))
     block = single.covariance[0]
     return OutcomeLevel(fit, np.broadcast_to(block, (n, *block.shape)), block, single.ridge)
@@ -177,20 +177,20 @@ def _covariance_beside_edges(fit: GraphFit, sums: LeastSquares) -> tuple[np.ndar
     return noise * np.linalg.inv(precision), np.diag(fit.coefficients.var(axis=0, ddof=1) + noise / degree.sum())
 
 
-def separate_level(rows: TaskRows, loss: RowLoss, settings: Settings, dispersion: float = 1.0) -> OutcomeLevel:
+def separate_level(rows: TaskRows, loss: RowLoss, slopes: np.ndarray, dispersion: float = 1.0) -> OutcomeLevel:
     """Every task alone: slopes drawn to zero, intercepts to their mean; ridges by evidence.
 
     A ridge ρ of k coefficients in n tasks is at the maximum of Laplace's evidence (the curvature held fixed) where
     ρΣ(w − mean)² = φγ, γ = nk − ρ tr(A⁻¹) being how many of them the data determine (MacKay).
     """
     n, p = rows.n_tasks, rows.n_features
-    groups = [group for group in (np.flatnonzero(settings.slopes), np.flatnonzero(~settings.slopes)) if len(group)]
-    slopes_only = np.where(settings.slopes, 0.0, 1.0)
+    groups = [group for group in (np.flatnonzero(slopes), np.flatnonzero(~slopes)) if len(group)]
+    slopes_only = np.where(slopes, 0.0, 1.0)
     ridge = np.full(p, 1.0)
     if n == 1:
-        groups = [group for group in groups if settings.slopes[group[0]]]
-        ridge = np.where(settings.slopes, 1.0, _BARELY)
-    centre, models = null_model(rows, loss, settings), np.empty((n, p))
+        groups = [group for group in groups if slopes[group[0]]]
+        ridge = np.where(slopes, 1.0, _BARELY)
+    centre, models = null_model(rows, loss, slopes), np.empty((n, p))
     models[:] = centre
     mode = separate_mode(rows, loss, models, ridge, centre, dispersion)
     inverse = np.linalg.inv(mode.sums.gram + np.diag(ridge))
@@ -227,12 +227,12 @@ def separate_mode(
     return newton(rows, loss, start, solve, penalty, noise=dispersion)
 
 
-def null_model(rows: TaskRows, loss: RowLoss, settings: Settings) -> np.ndarray:
+def null_model(rows: TaskRows, loss: RowLoss, slopes: np.ndarray) -> np.ndarray:
     """The intercept alone, shape (p,): slopes of zero, and the base rate of all rows beside their offsets."""
     model = np.zeros(rows.n_features)
-    if settings.slopes.all():
+    if slopes.all():
         return model
-    column = np.flatnonzero(~settings.slopes)
+    column = np.flatnonzero(~slopes)
     only = replace(rows.as_one_task(), design=rows.design[:, column])
     found = newton(
         only,

@@ -190,7 +190,7 @@ def _dispersion(
     """φ beside the hub for counts, unless φ = 1 predicts held-out rows better by more than a paired standard error."""
     if loss.name != "poisson" or rows.n_tasks == 1:
         return 1.0
-    found = learned_dispersion(rows, loss, settings, pooled_level(rows, loss, settings))
+    found = learned_dispersion(rows, loss, settings, pooled_level(rows, loss, settings.slopes))
     if found <= _NEGLIGIBLE_DISPERSION:
         return 1.0
     if folds is None or not scored:
@@ -198,7 +198,7 @@ def _dispersion(
     excess = np.zeros(rows.n_tasks)
     for k in scored:
         rest, part = rows.take(folds != k), rows.take(folds == k)
-        pooled = pooled_level(rest, loss, settings)
+        pooled = pooled_level(rest, loss, settings.slopes)
         # The dispersion that the rows of the other folds show.
         own = learned_dispersion(rest, loss, settings, pooled)
         for sign, value in ((1.0, own), (-1.0, 1.0)):
@@ -232,7 +232,7 @@ def _held_out(
             level = own.get(name, own.get("hub", own["independent"]))
             variance = predictor_variance(part.design, level.covariance, part.task)
             predictors[place, here] = moderated(loss, part.predictor(level.fit.coefficients), variance)
-        base = null_model(rest, loss, settings)
+        base = null_model(rest, loss, settings.slopes)
         null[here] = part.design @ base + part.offset
     held_out = HeldOutRows(
         predictors[:, used], rows.target[used], rows.weight[used], rows.task[used], folds[used], rows.n_tasks

@@ -1,0 +1,163 @@
+"""Pooled, separate and hub models under a loss that is not squared; strengths are those of least held-out loss.
+
+    min  Σωℓ + ½ρ Σ_i ‖w_i − (0, b)‖²                       separate: slopes drawn to 0, intercepts to the base rate b
+    min  Σωℓ + ½ρ ‖w‖²                                     pooled: the intercept is free
+    min  Σωℓ + ½h Σ_i ‖w_i − w_0‖² + ½h_b Σ_i (b_i − b_0)²  hub; w_0 has the ridge of the pooled model's evidence
+
+No task's intercept is free, so that tasks with one class, or without events, have finite models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ggmtl.baselines._selection import TIE
+from ggmtl.estimators.base import LearnedModels
+from ggmtl.estimators.outcomes import MEASURES, OutcomeRows
+from ggmtl.evidence.hub_strengths import learn_hub
+from ggmtl.evidence.laplace import LaplaceLoss, common_model, hub_mode
+from ggmtl.fit.outcome_levels import null_model, pooled_level, separate_level, separate_mode
+from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.losses.rowwise import LOSSES, RowLoss
+from ggmtl.losses.task_rows import TaskRows
+
+# Strengths tried, in multiples of the mean number of rows of a task, strongest first. Those of the hub are tried a
+# decade apart, and then half a decade from the best.
+_RIDGES = tuple(10.0 ** np.arange(2.0, -5.5, -0.5))
+_HUBS = tuple(10.0 ** np.arange(2.0, -5.0, -1.0))
+_BARELY, _HALF = 1e-6, 10.0**0.5
+
+FitPath = Callable[[TaskRows, Sequence[Any]], Iterable[np.ndarray]]
+
+
+def separate_models(given: OutcomeRows, name: str, ridge: float | None) -> LearnedModels:
+    """A model of every task, with one ridge for all; the best one where `ridge` is None."""
+    chosen, models, error = _ridge_models(given, given.rows, name, ridge)
+    return LearnedModels(models, TaskGraph.empty(given.task_names), attributes=_found(chosen, chosen, error))
+
+
+def pooled_models(given: OutcomeRows, name: str, ridge: float | None) -> LearnedModels:
+    """One model for all tasks."""
+    chosen, model, error = _ridge_models(given, given.rows.as_one_task(), name, ridge)
+    models = np.repeat(model, given.rows.n_tasks, axis=0)
+    return LearnedModels(models, TaskGraph.empty(given.task_names), model[0], _found(chosen, chosen, error))
+
+
+def hub_models(given: OutcomeRows, name: str, slope: float | None, intercept: float | None) -> LearnedModels:
+    """A common model and deviations; strengths that are None are chosen."""
+    rows, loss, slopes = given.rows, LOSSES[name], _slopes(given)
+    if rows.n_tasks == 1:
+        return pooled_models(given, name, None)
+    intercept = intercept if given.scaling.intercept else 1.0
+    drawn = pooled_level(rows, loss, slopes).ridge
+    errors = None
+    if slope is None or intercept is None:
+        if _scored(given):
+            (slope, intercept), errors = _choose_hub(given, loss, drawn, slope, intercept)
+        else:
+            start = np.repeat(null_model(rows, loss, slopes)[None], rows.n_tasks, axis=0)
+            laplace = LaplaceLoss(rows, loss, start, common_ridge=drawn)
+            learned = learn_hub(laplace, (~slopes).astype(np.int64)).hub  # pyright: ignore[reportArgumentType]
+            slope, intercept = slope or float(learned[0]), intercept or float(learned[-1])
+    strength = _strength(slopes, slope, intercept)
+    models = next(iter(_hub_path(loss, slopes, drawn)(rows, [(slope, intercept)])))
+    common = common_model(models, strength, drawn)
+    error = None if errors is None else MEASURES[name][1] * errors
+    return LearnedModels(models, TaskGraph.empty(given.task_names), common, _found(None, strength, error))
+
+
+def _found(ridge: float | None, strength: Any, error: float | None) -> dict[str, Any]:
+    found = {"strength_": strength, "validation_error_": error}
+    return found if ridge is None else found | {"ridge_": ridge}
+
+
+def _slopes(given: OutcomeRows) -> np.ndarray:
+    slopes = np.ones(given.rows.n_features, dtype=bool)
+    slopes[-1] = not given.scaling.intercept
+    return slopes
+
+
+def _strength(slopes: np.ndarray, slope: float, intercept: float) -> np.ndarray:
+    """One strength per coefficient, kept positive so that every model is determined."""
+    return np.maximum(np.where(slopes, slope, intercept), 1e-8)
+
+
+def _scored(given: OutcomeRows) -> list[int]:
+    """Folds that are held out in turn."""
+    if given.folds is None:
+        return []
+    return [int(k) for k in np.unique(given.folds) if k >= given.form.scored_from and (given.folds != k).any()]
+
+
+def _unit(rows: TaskRows) -> float:
+    return max(float(rows.count.mean()), 1.0)
+
+
+def _ridge_models(
+    given: OutcomeRows, rows: TaskRows, name: str, ridge: float | None
+) -> tuple[float, np.ndarray, float | None]:
+    """ρ, models of the tasks of `rows`, and the mean held-out loss where ρ was chosen."""
+    loss, slopes = LOSSES[name], _slopes(given)
+
+    def fit_path(part: TaskRows, grid: Sequence[float]) -> Iterable[np.ndarray]:
+        centre = null_model(part, loss, slopes)
+        models = np.repeat(centre[None], part.n_tasks, axis=0)
+        for strength in grid:
+            drawn = np.full(len(slopes), max(strength, _BARELY))
+            if part.n_tasks == 1:
+                drawn[~slopes] = _BARELY
+            models = separate_mode(part, loss, models, drawn, centre).coefficients
+            yield models
+
+    if ridge is not None:
+        return ridge, next(iter(fit_path(rows, [ridge]))), None
+    if not _scored(given):
+        level = separate_level(rows, loss, slopes)
+        return float(level.ridge[0]), level.fit.coefficients, None
+    best, error = select_on_rows(rows, loss, given, [_unit(rows) * value for value in _RIDGES], fit_path)
+    return float(best), next(iter(fit_path(rows, [best]))), MEASURES[name][1] * error
+
+
+def _choose_hub(
+    given: OutcomeRows, loss: RowLoss, drawn: np.ndarray, slope: float | None, intercept: float | None
+) -> tuple[tuple[float, float], float]:
+    """Strengths of least held-out loss, and that loss."""
+    unit, fit_path = _unit(given.rows), _hub_path(loss, _slopes(given), drawn)
+    coarse = [unit * value for value in _HUBS]
+    grid = [(a, b) for a in ([slope] if slope else coarse) for b in ([intercept] if intercept else coarse)]
+    best, _ = select_on_rows(given.rows, loss, given, grid, fit_path)
+    near = [
+        (a, b)
+        for a in ([slope] if slope else [best[0] * _HALF, best[0], best[0] / _HALF])
+        for b in ([intercept] if intercept else [best[1] * _HALF, best[1], best[1] / _HALF])
+    ]
+    return select_on_rows(given.rows, loss, given, near, fit_path)
+
+
+def _hub_path(loss: RowLoss, slopes: np.ndarray, drawn: np.ndarray) -> FitPath:
+    def fit_path(part: TaskRows, grid: Sequence[tuple[float, float]]) -> Iterable[np.ndarray]:
+        models = np.repeat(null_model(part, loss, slopes)[None], part.n_tasks, axis=0)
+        for slope, intercept in grid:
+            laplace = LaplaceLoss(part, loss, models, common_ridge=drawn)
+            models = hub_mode(laplace, _strength(slopes, slope, intercept)).coefficients
+            yield models
+
+    return fit_path
+
+
+def select_on_rows(
+    rows: TaskRows, loss: RowLoss, given: OutcomeRows, grid: Sequence[Any], fit_path: FitPath
+) -> tuple[Any, float]:
+    """The candidate of least deviance on held-out rows, and that deviance per row; the first wins a tie."""
+    deviance, weight = np.zeros(len(grid)), 0.0
+    for k in _scored(given):
+        held_out = rows.take(given.folds == k)
+        weight += float(held_out.weight.sum())
+        path = fit_path(rows.take(given.folds != k), grid)
+        deviance += [2.0 * held_out.value(loss, models) for models in path]
+    deviance = np.where(np.isfinite(deviance), deviance, np.inf) / weight
+    best = int(np.flatnonzero(deviance <= deviance.min() * (1.0 + TIE))[0])
+    return grid[best], float(deviance[best])
