@@ -4,8 +4,7 @@ In: rows, as in ``GGMTLRegressor``. Out: ``coef_``, ``intercept_`` and ``graph_`
 
 ``ridge`` (independent and pooled), ``hub`` (common model and deviations), ``classifiers`` (these three for classes),
 ``ccmtl``, ``mtrl``, ``mssl``, ``bmsl``: each module states its objective. ``_selection`` chooses strengths by
-cross-validation; ``_centred`` eliminates intercepts. ``_row_models`` fits classes and counts; ``_outcomes`` has their
-shells.
+cross-validation; ``_centred`` eliminates intercepts. ``_row_models`` fits classes and counts.
 """
 
 from ggmtl.baselines.bmsl import BMSLRegressor

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ggmtl.baselines._outcomes import TwoClassClassifier
-from ggmtl.baselines._row_models import hub_models, pooled_models, separate_models
+from ggmtl.baselines._row_models import TwoClassClassifier, hub_models, pooled_models, separate_models
 from ggmtl.baselines._selection import check_strength
 from ggmtl.estimators.base import LearnedModels
 from ggmtl.estimators.outcomes import OutcomeRows

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from ggmtl.baselines._centred import centre
-from ggmtl.baselines._outcomes import CountRegressor
-from ggmtl.baselines._row_models import hub_models
+from ggmtl.baselines._row_models import CountRegressor, hub_models
 from ggmtl.baselines._selection import check_strength, held_out_rmse, select_by_paths
 from ggmtl.baselines.ridge import RidgeFactor
 from ggmtl.estimators.base import LearnedModels

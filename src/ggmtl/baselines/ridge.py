@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from ggmtl.baselines._centred import CentredLoss, centre
-from ggmtl.baselines._outcomes import CountRegressor
-from ggmtl.baselines._row_models import pooled_models, separate_models
+from ggmtl.baselines._row_models import CountRegressor, pooled_models, separate_models
 from ggmtl.baselines._selection import check_strength, held_out_rmse, select_by_paths
 from ggmtl.estimators.base import LearnedModels
 from ggmtl.estimators.outcomes import OutcomeRows

@@ -10,7 +10,7 @@ In: what users pass to ``fit`` and ``predict``. Out: fitted attributes in the us
 ``parameters``        which values and combinations are allowed; parameters → ``Settings``
 ``learning``          one fit: memory, device, checkpoint, search, warnings
 ``growing``           more rows, more tasks; ``tables``: coefficients and the path as tables
-``model_file``        the model file: what is in it (``known_file``, ``outcome_file``: its parts)
+``model_file``        the model file: what is in it (``file_parts``: what only some models have)
 ``file_format``       how a model file is written: JSON and arrays, no pickle
 ====================  ===================================================================
 """

@@ -15,8 +15,7 @@ from ggmtl.data.columns import is_list_of_pairs, join_pairs
 from ggmtl.data.frames import from_tensor, series_to_numpy
 from ggmtl.errors import InputError, UnavailableError
 from ggmtl.estimators.base import all_or_nothing
-from ggmtl.estimators.classes import read_classes
-from ggmtl.estimators.outcomes import learn_outcomes, one_more_outcome, outcome_predictor, refuse
+from ggmtl.estimators.outcomes import learn_outcomes, one_more_outcome, outcome_predictor, read_classes, refuse
 from ggmtl.estimators.state_estimator import StateEstimator
 from ggmtl.fit.outcomes import moderated
 from ggmtl.fit.state import FittedState

@@ -12,7 +12,6 @@ from ggmtl.bilevel.level import GraphFit, TaskMeans
 from ggmtl.data.form import InputForm
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import GGMTLError, ModelFileError
-from ggmtl.estimators.curve_file import pack_curves, unpack_curves
 from ggmtl.estimators.file_format import (
     decode,
     encode,
@@ -22,9 +21,16 @@ from ggmtl.estimators.file_format import (
     unpack_labels,
     write_file,
 )
-from ggmtl.estimators.interval_file import pack_intervals, unpack_intervals
-from ggmtl.estimators.known_file import pack_known, unpack_known
-from ggmtl.estimators.outcome_file import pack_outcome, unpack_outcome
+from ggmtl.estimators.file_parts import (
+    pack_curves,
+    pack_intervals,
+    pack_known,
+    pack_outcome,
+    unpack_curves,
+    unpack_intervals,
+    unpack_known,
+    unpack_outcome,
+)
 from ggmtl.fit.average import Average
 from ggmtl.fit.curve_gain import CurveGain
 from ggmtl.fit.family import Family, by_name

@@ -5,14 +5,18 @@ What is particular to a loss that is not squared stands here, so that the estima
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
+from sklearn.exceptions import DataConversionWarning
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
 
 from ggmtl.bilevel.level import Settings
 from ggmtl.data.form import InputForm
-from ggmtl.data.frames import series_to_numpy
+from ggmtl.data.frames import from_tensor, series_to_numpy
 from ggmtl.data.labels import locate_tasks
 from ggmtl.data.reading import read_training
 from ggmtl.data.task_data import TaskData
@@ -26,7 +30,7 @@ from ggmtl.fit.held_out import reported_graph
 from ggmtl.fit.outcomes import OutcomeFamily, fit_outcomes, predictor_variance
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.task_graph import TaskGraph
-from ggmtl.inference.outcome_growth import with_outcome_task
+from ggmtl.inference.growth import with_outcome_task
 from ggmtl.kernels import one_blas_thread
 from ggmtl.losses.rowwise import LOSSES
 from ggmtl.losses.task_rows import TaskRows, sorted_rows
@@ -209,6 +213,32 @@ def explained_deviance(y: Any, predicted: np.ndarray, sample_weight: Any, exposu
 
 
 # ---------------------------------------------------------------------- checks
+
+
+def read_classes(y: Any, sample_weight: Any, estimator: str) -> tuple[np.ndarray, np.ndarray]:
+    """Classes, sorted, and the position of every row's."""
+    if y is None:
+        raise InputError(f"This {estimator} estimator requires y to be passed, but the target y is None")
+    labels = series_to_numpy(from_tensor(y), "y")
+    if np.ndim(labels) == 2 and labels.shape[1] == 1:
+        warnings.warn("A column-vector y was passed when a 1d array was expected.", DataConversionWarning, stacklevel=4)
+    try:
+        labels = column_or_1d(labels)
+    except ValueError as error:
+        raise InputError(f"y must be one-dimensional, with a label per row. {error}") from error
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise InputError(f"Input y contains NaN or infinity in {int((~np.isfinite(labels)).sum())} rows.")
+    check_classification_targets(labels)
+    weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    present = labels if weight is None or weight.shape != labels.shape else labels[weight > 0]
+    # Where no row has a weight, the reader says so.
+    classes = np.unique(present if len(present) else labels)
+    if len(classes) < 2:
+        raise InputError(
+            f"y must have at least two classes. Got one class instead: {classes.tolist()[:1]}. There is nothing to "
+            "tell apart."
+        )
+    return classes, np.clip(np.searchsorted(classes, labels), 0, len(classes) - 1)
 
 
 def check_outcome_parameters(model: Any) -> None:
