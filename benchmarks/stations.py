@@ -24,7 +24,7 @@ from ggmtl.graph.candidates import Coordinates
 from ggmtl.inspection import explained_differences, task_rmse
 
 RESULTS = Path(__file__).parent / "results" / "stations.md"
-DAYS, DRAWS, N_NOISE, N_UNSEEN = (4, 8, 12, 24), 2, 5, 100
+DAYS, DRAWS, N_NOISE, N_UNSEEN = (4, 8, 12, 24), 5, 5, 100
 
 
 def table_of(data: Any, noise: int = 0) -> pd.DataFrame:
