@@ -116,7 +116,7 @@ def bandwidth(n: int = 100_000, d: int = 30) -> dict:
     """Seconds of a step of conjugate gradients, and of reading the same bytes with as many threads."""
     from ggmtl import kernels
     from ggmtl.graph.candidates import KNN
-    from ggmtl.runtime.threads import over_tasks
+    from ggmtl.runtime.machine import over_tasks
     from ggmtl.solve.preconditioners import BlockJacobi
     from ggmtl.solve.solvers import ConjugateGradient
     from ggmtl.solve.system import TaskSystem

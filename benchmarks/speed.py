@@ -6,7 +6,7 @@ because only the latter are comparable on a machine that is busy. Sides below fi
 their median counts; a side is stopped at ``--limit`` processor seconds (a single call into compiled code cannot be).
 
 - loops: ``Ridge()`` and ``RidgeCV()`` of scikit-learn per task, the rows sorted by task beforehand;
-- mixed models with independent random slopes for all features, as :mod:`ggmtl.reproduce.peers` calls them: gpboost,
+- mixed models with independent random slopes for all features, as :mod:`ggmtl.reproduce.methods` calls them: gpboost,
   mixedlm, and statsmodels, whose slopes are variance components there;
 - MTRL, MSSL and BMSL of this package with their defaults. They choose by cross-validation as our default does, BMSL
   samples. MSSL and BMSL run on School only;
@@ -54,7 +54,7 @@ from ggmtl.errors import GGMTLError
 from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.hub_strengths import HubStrength, learn_hub_by_feature, tune_strengths
 from ggmtl.graph.candidates import KNN
-from ggmtl.reproduce.peers import (
+from ggmtl.reproduce.methods import (
     GpBoost,
     MixedLm,
     StatsmodelsIntercept,

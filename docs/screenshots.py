@@ -14,8 +14,8 @@ import pandas as pd
 from playwright.sync_api import sync_playwright
 
 from ggmtl import GGMTLRegressor
-from ggmtl.cli.choices import Which
 from ggmtl.cli.demo import load_demo
+from ggmtl.cli.options import Which
 from ggmtl.datasets import load_exam, make_clusters
 from ggmtl.report import write_report
 

@@ -9,9 +9,9 @@ import numpy as np
 from sklearn.model_selection import BaseCrossValidator
 
 from ggmtl.data.columns import read_task_column
+from ggmtl.data.folds import seed_of
 from ggmtl.data.frames import plain
 from ggmtl.data.labels import read_labels
-from ggmtl.data.validation import seed_of
 from ggmtl.errors import InputError, ParameterError
 
 __all__ = ["TaskKFold"]

@@ -22,7 +22,6 @@ from ggmtl.baselines import (
     MTRLRegressor,
     PooledRegressor,
 )
-from ggmtl.baselines._centred import CentredLoss, centre
 from ggmtl.baselines._gibbs import (
     GibbsState,
     LassoRelation,
@@ -33,11 +32,13 @@ from ggmtl.baselines._gibbs import (
     run_chain,
     sweep,
 )
-from ggmtl.baselines._selection import select_by_paths
-from ggmtl.baselines._task_matrices import (
+from ggmtl.baselines._shared import (
+    CentredLoss,
     apply_coupled,
+    centre,
     covariance_to_graph,
     partial_correlation,
+    select_by_paths,
     solve_coupled,
     sparse_precision,
 )
@@ -217,7 +218,7 @@ def test_coupled_system_is_solved_directly_and_by_conjugate_gradients(monkeypatc
     expected = np.linalg.solve(dense, moments.ravel()).reshape(7, 3)
     np.testing.assert_allclose(apply_coupled(blocks, coupling, expected), moments, atol=1e-9)
     np.testing.assert_allclose(solve_coupled(blocks, coupling, moments), expected, rtol=1e-8)
-    monkeypatch.setattr("ggmtl.baselines._task_matrices._DIRECT", 0)
+    monkeypatch.setattr("ggmtl.baselines._shared._DIRECT", 0)
     np.testing.assert_allclose(solve_coupled(blocks, coupling, moments, tol=1e-12), expected, rtol=1e-7)
 
 

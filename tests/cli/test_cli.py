@@ -23,8 +23,8 @@ import ggmtl  # noqa: E402
 from ggmtl.baselines import PooledRegressor  # noqa: E402
 from ggmtl.cli import terminal as output  # noqa: E402
 from ggmtl.cli.app import app  # noqa: E402
-from ggmtl.cli.choices import METHODS  # noqa: E402
 from ggmtl.cli.comparison import compare, methods  # noqa: E402
+from ggmtl.cli.options import METHODS  # noqa: E402
 from ggmtl.cli.workflow import Columns, load, read_rows  # noqa: E402
 from ggmtl.errors import InputError  # noqa: E402
 

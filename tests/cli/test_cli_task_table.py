@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ggmtl.cli.app import app
-from ggmtl.cli.task_table import read_task_table
+from ggmtl.cli.table_files import read_task_table
 from ggmtl.estimators.regressor import load_model
 
 runner = CliRunner()

@@ -14,7 +14,7 @@ from scipy.io import savemat
 
 from ggmtl import datasets
 from ggmtl.data.task_data import TaskData
-from ggmtl.datasets import _files, parkinson, schools, surveys, temperature
+from ggmtl.datasets import _files, studies, temperature
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.inspection import task_rmse
 
@@ -313,7 +313,7 @@ def test_the_data_home_comes_first_and_its_bytes_are_checked(no_files, monkeypat
 
 def test_loaders_refuse_a_file_with_other_bytes(no_files, monkeypatch):
     monkeypatch.setenv("GGMTL_DATA_HOME", str(no_files))
-    for file, load in ((schools.SCHOOL, datasets.load_school), (surveys.SALES, datasets.load_sales)):
+    for file, load in ((studies.SCHOOL, datasets.load_school), (studies.SALES, datasets.load_sales)):
         path = no_files / file.path
         path.parent.mkdir()
         path.write_text("not the data")
@@ -348,7 +348,7 @@ def test_a_file_that_is_not_matlab_is_refused(tmp_path):
 
 
 def parkinson_lines(rows):
-    names = [parkinson.SUBJECT, "age", "sex", "test_time", "motor_UPDRS", "total_UPDRS", *parkinson.VOICE]
+    names = [studies.SUBJECT, "age", "sex", "test_time", "motor_UPDRS", "total_UPDRS", *studies.VOICE]
     lines = [",".join(names)]
     lines += [f"{subject},70,1,{time},{20 + k},0," + ",".join([str(k)] * 16) for k, (subject, time) in rows]
     return "\n".join(lines) + "\n"

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from ggmtl.datasets import load_stations
-from ggmtl.datasets.stations import harmonics
-from ggmtl.datasets.temperature import TMY3_ALL
+from ggmtl.datasets.temperature import TMY3_ALL, harmonics
 from ggmtl.errors import InputError, ParameterError
 
 

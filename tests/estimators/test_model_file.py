@@ -14,7 +14,7 @@ from sklearn.model_selection import KFold
 
 from ggmtl import KNN, Complete, Coordinates, GGMTLRegressor, load_model
 from ggmtl.bilevel.level import GraphFit
-from ggmtl.data.form import InputForm
+from ggmtl.data.task_data import InputForm
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError, ModelFileError, ParameterError
 from ggmtl.estimators.file_format import _PREFIX, decode, encode, read_file, round_mantissa, write_file

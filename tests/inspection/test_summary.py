@@ -14,7 +14,7 @@ from ggmtl.baselines import IndependentRegressor, PooledRegressor
 from ggmtl.bilevel.level import GraphFit
 from ggmtl.datasets import make_clusters
 from ggmtl.fit.held_out import FoldErrors
-from ggmtl.graph.shapes import name_shape
+from ggmtl.graph.task_graph import name_shape
 from ggmtl.inspection.summary.collect import summarize, task_gains
 from ggmtl.inspection.summary.phrases import figure, one_line
 from ggmtl.inspection.summary.verdict import gain_over_simple, graph_verdict, verdict_of

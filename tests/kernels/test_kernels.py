@@ -17,7 +17,7 @@ from ggmtl.evidence.spanning_trees import Messages, edge_probabilities
 from ggmtl.inference.removal import TrainedModels
 from ggmtl.inspection import explain_edge
 from ggmtl.kernels import Cycle, Operator, reference
-from ggmtl.runtime import threads as threads_module
+from ggmtl.runtime import machine
 from ggmtl.runtime.sizes import Sizes
 from ggmtl.solve.preconditioners import BlockJacobi, GraphLevel, TwoLevel
 from ggmtl.solve.solvers import ConjugateGradient
@@ -318,7 +318,7 @@ def test_shared_conjugate_gradients_solve_the_system(monkeypatch, threads):
 def test_ranges_make_up_all_tasks_whatever_the_number_of_threads(monkeypatch):
     for threads in ("1", "2", "5"):
         monkeypatch.setenv("GGMTL_THREADS", threads)
-        ranges = threads_module.over_tasks(lambda first, last: list(range(first, last)), 13, 1 << 30)
+        ranges = machine.over_tasks(lambda first, last: list(range(first, last)), 13, 1 << 30)
         assert [k for part in ranges for k in part] == list(range(13))
 
 

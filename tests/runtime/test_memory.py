@@ -7,13 +7,13 @@ import pytest
 
 from ggmtl import GGMTLRegressor, TaskStatistics
 from ggmtl.errors import MemoryShortageError
-from ggmtl.runtime import memory
+from ggmtl.runtime import machine
 
 
 @pytest.fixture
 def little(monkeypatch):
-    monkeypatch.setattr(memory, "_SMALL", 0)
-    monkeypatch.setattr(memory, "available_memory", lambda: 30_000)
+    monkeypatch.setattr(machine, "_SMALL", 0)
+    monkeypatch.setattr(machine, "available_memory", lambda: 30_000)
 
 
 def rows(n_tasks: int, n_features: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -34,10 +34,10 @@ def test_a_fit_that_does_not_fit_is_refused(little, monkeypatch):
 
 
 def test_what_the_system_says_is_a_positive_number_or_nothing():
-    have = memory.available_memory()
+    have = machine.available_memory()
     assert have is None or have > 0
 
 
 def test_little_needs_are_not_questioned(monkeypatch):
-    monkeypatch.setattr(memory, "available_memory", lambda: 0)
-    memory.require_memory(1000.0, "a little", "Do nothing.")
+    monkeypatch.setattr(machine, "available_memory", lambda: 0)
+    machine.require_memory(1000.0, "a little", "Do nothing.")

@@ -26,8 +26,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
-from ggmtl.baselines._centred import CentredLoss
-from ggmtl.baselines._task_matrices import invert
+from ggmtl.baselines._shared import CentredLoss, invert
 
 # Shape and rate of the Gamma prior of λ and of s where they are not given.
 _SHAPE, _RATE = 1.0, 0.01

@@ -18,7 +18,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
-from ggmtl.baselines._selection import TIE
+from ggmtl.baselines._shared import TIE
 from ggmtl.data.columns import is_list_of_pairs, join_pairs
 from ggmtl.errors import InputError, ParameterError, check_choice
 from ggmtl.estimators.base import LearnedModels, TaskEstimator, TaskRegressor, all_or_nothing

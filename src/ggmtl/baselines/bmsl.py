@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from ggmtl.baselines._centred import CentredLoss, centre
 from ggmtl.baselines._gibbs import ChainDraws, LassoRelation, WishartRelation, run_chain, start_state
-from ggmtl.baselines._selection import check_strength
-from ggmtl.baselines._task_matrices import covariance_to_graph
+from ggmtl.baselines._shared import CentredLoss, centre, check_strength, covariance_to_graph
 from ggmtl.errors import ParameterError, check_choice, warn_user
 from ggmtl.estimators.base import LearnedModels, TaskRegressor
 from ggmtl.statistics.least_squares import LeastSquares, sum_of

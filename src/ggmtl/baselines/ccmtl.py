@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ggmtl.baselines._selection import check_strength, held_out_rmse, require_folds, select_by_paths
+from ggmtl.baselines._shared import check_strength, held_out_rmse, require_folds, select_by_paths
 from ggmtl.bilevel.inner import DEFAULT_SMOOTHING, InnerProblem, solve_inner
 from ggmtl.estimators.base import LearnedModels, TaskRegressor
 from ggmtl.graph.candidates import KNN

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ggmtl.baselines._row_models import TwoClassClassifier, hub_models, pooled_models, separate_models
-from ggmtl.baselines._selection import check_strength
+from ggmtl.baselines._shared import check_strength
 from ggmtl.estimators.base import LearnedModels
 from ggmtl.estimators.outcomes import OutcomeRows
 

@@ -9,9 +9,18 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from ggmtl.baselines._centred import CentredLoss, centre
-from ggmtl.baselines._selection import check_strength, held_out_rmse, require_folds, select_by_paths
-from ggmtl.baselines._task_matrices import covariance_to_graph, partial_correlation, solve_coupled, sparse_precision
+from ggmtl.baselines._shared import (
+    CentredLoss,
+    centre,
+    check_strength,
+    covariance_to_graph,
+    held_out_rmse,
+    partial_correlation,
+    require_folds,
+    select_by_paths,
+    solve_coupled,
+    sparse_precision,
+)
 from ggmtl.errors import ParameterError, warn_user
 from ggmtl.estimators.base import LearnedModels, TaskRegressor
 from ggmtl.statistics.least_squares import LeastSquares, sum_of

@@ -8,9 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from ggmtl.baselines._centred import CentredLoss, centre
-from ggmtl.baselines._selection import check_strength, held_out_rmse, require_folds, select_by_paths
-from ggmtl.baselines._task_matrices import correlation, covariance_to_graph, solve_coupled
+from ggmtl.baselines._shared import (
+    CentredLoss,
+    centre,
+    check_strength,
+    correlation,
+    covariance_to_graph,
+    held_out_rmse,
+    require_folds,
+    select_by_paths,
+    solve_coupled,
+)
 from ggmtl.estimators.base import LearnedModels, TaskRegressor
 from ggmtl.statistics.least_squares import LeastSquares, sum_of
 from ggmtl.statistics.task_statistics import TaskStatistics

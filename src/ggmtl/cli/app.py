@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import ggmtl
-from ggmtl.cli.choices import Decimal, Effects, Loss, Unseen, Which
-from ggmtl.cli.later import Later
 from ggmtl.cli.options import (
     Categorical,
+    Decimal,
     DropMissing,
+    Effects,
     Exclude,
     Exposure,
     Features,
     Groups,
     Input,
     Known,
+    Later,
+    Loss,
     Mark,
     Methods,
     Missing,
@@ -32,7 +34,9 @@ from ggmtl.cli.options import (
     Seed,
     Target,
     Task,
+    Unseen,
     Weights,
+    Which,
 )
 from ggmtl.errors import GGMTLError, InputError
 
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from ggmtl.cli import comparison, csv_files, outcomes, table_files, terminal, workflow
+    from ggmtl.cli import comparison, csv_files, table_files, terminal, workflow
     from ggmtl.cli import demo as demos
     from ggmtl.data.task_features import TaskFeatures
     from ggmtl.inspection.summary import collect, phrases
@@ -49,7 +53,7 @@ else:
     comparison, csv_files, demos = Later("ggmtl.cli.comparison"), Later("ggmtl.cli.csv_files"), Later("ggmtl.cli.demo")
     table_files, terminal, workflow = map(Later, ("ggmtl.cli.table_files", "ggmtl.cli.terminal", "ggmtl.cli.workflow"))
     collect, phrases = Later("ggmtl.inspection.summary.collect"), Later("ggmtl.inspection.summary.phrases")
-    page, outcomes = Later("ggmtl.report.page"), Later("ggmtl.cli.outcomes")
+    page = Later("ggmtl.report.page")
 
 # As shells do it: 128 and the number of the signal.
 _INTERRUPTED = 130
@@ -149,7 +153,7 @@ def fit(
     """Fit every task's model and the graph, and say what was found."""
     table_files.check_output("--output", output, table_files.MODELS, [data])
     table_files.check_page("--report", report)
-    outcomes.check_options(loss, exposure, effects, report, task_table)
+    workflow.check_options(loss, exposure, effects, report, task_table)
     columns = _columns(task, target, features, exclude, categorical, groups, weights)
     columns = replace(columns, exposure=exposure, classes=loss is Loss.binary)
     reading = _reading(decimal, na_values)
@@ -365,7 +369,7 @@ def _fit_outcomes(rows: workflow.Rows, loss: Loss, seed: int | None) -> ggmtl.GG
     n_tasks = len(rows.frame[rows.task].unique())
     with warnings.catch_warnings(record=True) as caught, terminal.working(f"Fitting {phrases.count(n_tasks, 'task')}"):
         warnings.simplefilter("always")
-        model = outcomes.fit_outcomes(rows, loss, seed)
+        model = workflow.fit_outcomes(rows, loss, seed)
     _say_warnings(caught)
     return model
 

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from ggmtl import baselines
-from ggmtl.cli.choices import Which
+from ggmtl.cli.options import Which
 from ggmtl.data.task_data import TaskData
-from ggmtl.datasets.schools import load_exam
 from ggmtl.datasets.splits import split_rows
-from ggmtl.datasets.stations import load_stations
+from ggmtl.datasets.studies import load_exam
+from ggmtl.datasets.temperature import load_stations
 from ggmtl.errors import InputError, require
 from ggmtl.estimators.regressor import GGMTLRegressor
 from ggmtl.graph.candidates import KNN, Candidates, Coordinates

@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ggmtl.cli.dates import Days, is_date, seems_dates
-from ggmtl.cli.suspects import is_number, is_text
+from ggmtl.cli.column_kinds import Days, is_date, is_number, is_text, seems_dates
 from ggmtl.errors import InputError, ModelFileError
 from ggmtl.statistics.streaming.batches import check_different
 

@@ -1,4 +1,4 @@
-"""What the commands do between reading and writing: a file of rows → training rows, a model ↔ its file."""
+"""What the commands do between reading and writing: a file of rows → training rows → a model ↔ its file."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+import ggmtl
+from ggmtl.cli.column_kinds import check_column, check_numbers, check_target, is_number
 from ggmtl.cli.csv_files import AS_SHOWN, CsvTable, Reading, read_cells
 from ggmtl.cli.encoding import Encoding
-from ggmtl.cli.suspects import check_column, check_numbers, check_target, is_number
-from ggmtl.cli.table_files import check_columns, is_parquet, read_table, without_missing, write_table
-from ggmtl.cli.task_table import TaskTable, read_task_table
+from ggmtl.cli.options import Effects, Loss
+from ggmtl.cli.table_files import (
+    TaskTable,
+    check_columns,
+    is_parquet,
+    read_table,
+    read_task_table,
+    without_missing,
+    write_table,
+)
 from ggmtl.data.labels import locate_tasks, read_labels, unknown_tasks_message
 from ggmtl.data.task_features import TaskFeatures
 from ggmtl.errors import InputError, ModelFileError
@@ -291,3 +300,33 @@ def load(path: Path) -> tuple[GGMTLRegressor | GGMTLClassifier, Encoding]:
         raise ModelFileError(f"{path} is damaged: it does not say how columns become features.")
     model.fingerprint_ = fact.get("fingerprint")
     return model, Encoding.from_plain(fact.get("encoding"))
+
+
+def check_options(
+    loss: Loss, exposure: str | None, effects: Effects, report: Path | None, task_table: Path | None
+) -> None:
+    """Refuse options that have no meaning for a loss, before anything is read."""
+    if exposure is not None and loss is not Loss.poisson:
+        raise InputError(f"--exposure is for --loss poisson. Got --loss {loss.value} instead.")
+    if loss is Loss.squared:
+        return
+    if effects is not Effects.linear:
+        raise InputError(f"--effects is for --loss squared. Got --loss {loss.value} with --effects {effects.value}.")
+    if task_table is not None:
+        raise InputError(f"--task-table is for --loss squared. Got --loss {loss.value} instead.")
+    if report is not None:
+        raise InputError(f"--report is for --loss squared. Got --loss {loss.value}: the summary is printed instead.")
+
+
+def fit_outcomes(rows: Rows, loss: Loss, seed: int | None) -> ggmtl.GGMTLRegressor | ggmtl.GGMTLClassifier:
+    """A fitted model of two labels or of counts."""
+    if loss is Loss.poisson:
+        model = ggmtl.GGMTLRegressor(task=rows.task, loss="poisson", random_state=seed)
+        return model.fit(
+            rows.frame, rows.target, exposure=rows.exposure, groups=rows.groups, sample_weight=rows.weights
+        )
+    classifier = ggmtl.GGMTLClassifier(task=rows.task, random_state=seed)
+    classifier.fit(rows.frame, rows.target, groups=rows.groups, sample_weight=rows.weights)
+    if len(classifier.classes_) > 2:
+        raise InputError(f"--loss binary needs a target of two labels. Got {len(classifier.classes_)} instead.")
+    return classifier

@@ -8,11 +8,9 @@ labels and the fold of every row. No other room judges what users pass in.
 ``columns``          columns of a frame or array → numbers, in the order of the fit
 ``frames``           tables of any data-frame library, and tables in the user's own kind
 ``labels``           task labels: compared exactly, sorted, found again
-``folds``            the fold of every row, the same whatever the order of rows or the names of tasks
-``validation``       ``validation=`` (a number, a share, a splitter) → folds
+``folds``            ``validation=`` → the fold of every row, whatever the order of rows or the names of tasks
 ``task_features``    what is known about the tasks: one row per task
-``form``             how rows were given, kept with a fit
-``task_data``        the record
+``task_data``        the record of rows, and the form in which they were given
 ===================  =======================================================================
 """
 

@@ -1,16 +1,22 @@
 """Data sets: generators with known relations, loaders of real files, and the paper's split of rows.
 
 In: sizes and a seed, or files (downloaded once and checked by their hash). Out: :class:`~ggmtl.data.TaskData`.
+
+``generators``, ``studies`` (people and things), ``temperature``, ``splits``; ``_files`` finds and checks files.
 """
 
 from ggmtl.datasets.generators import make_clusters, make_line, make_star, make_tree
-from ggmtl.datasets.landmine import load_landmine
-from ggmtl.datasets.parkinson import load_parkinson
-from ggmtl.datasets.schools import load_exam, load_hsb82, load_school
 from ggmtl.datasets.splits import split_rows
-from ggmtl.datasets.stations import load_stations
-from ggmtl.datasets.surveys import load_computer, load_sales
-from ggmtl.datasets.temperature import load_climate_grid, load_temperature_normals, load_tmy3
+from ggmtl.datasets.studies import (
+    load_computer,
+    load_exam,
+    load_hsb82,
+    load_landmine,
+    load_parkinson,
+    load_sales,
+    load_school,
+)
+from ggmtl.datasets.temperature import load_climate_grid, load_stations, load_temperature_normals, load_tmy3
 
 __all__ = [
     "load_climate_grid",

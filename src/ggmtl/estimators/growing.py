@@ -8,14 +8,12 @@ from typing import Any
 import narwhals.stable.v1 as nw
 import numpy as np
 
-from ggmtl.data.folds import deal_folds, deal_holdout
-from ggmtl.data.form import InputForm
+from ggmtl.data.folds import deal_folds, deal_holdout, group_labels, seed_of
 from ggmtl.data.frames import as_frame
 from ggmtl.data.labels import locate_tasks, read_labels
 from ggmtl.data.reading import read_training
-from ggmtl.data.task_data import TaskData
+from ggmtl.data.task_data import InputForm, TaskData
 from ggmtl.data.task_features import TaskFeatures, read_task_features
-from ggmtl.data.validation import group_labels, seed_of
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.fit.state import FittedState
 from ggmtl.inference.growth import with_task

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl.bilevel.level import GraphFit, Settings, TaskMeans
 from ggmtl.bilevel.optimizers import Optimum
-from ggmtl.data.form import InputForm
+from ggmtl.data.task_data import InputForm
 from ggmtl.data.task_features import TaskFeatures
 from ggmtl.design.scaling import Scaling
 from ggmtl.design.task_table import KnownTasks
@@ -26,9 +26,8 @@ from ggmtl.fit.order import Order
 from ggmtl.fit.path import fit_path
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.candidates import CandidateEdges, Coordinates
-from ggmtl.runtime.journal import Journal, open_journal, sketch
-from ggmtl.runtime.memory import require_memory
-from ggmtl.runtime.progress import logger, verbose_logging
+from ggmtl.runtime.journal import Journal, logger, open_journal, sketch, verbose_logging
+from ggmtl.runtime.machine import require_memory
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics

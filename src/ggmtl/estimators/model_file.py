@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ggmtl.bilevel.level import GraphFit, TaskMeans
-from ggmtl.data.form import InputForm
+from ggmtl.data.task_data import InputForm
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import GGMTLError, ModelFileError
 from ggmtl.estimators.file_format import (

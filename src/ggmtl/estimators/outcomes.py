@@ -15,12 +15,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from ggmtl.bilevel.level import Settings
-from ggmtl.data.form import InputForm
+from ggmtl.data.folds import deal_rows, seed_of
 from ggmtl.data.frames import from_tensor, series_to_numpy
 from ggmtl.data.labels import locate_tasks
 from ggmtl.data.reading import read_training
-from ggmtl.data.task_data import TaskData
-from ggmtl.data.validation import deal_rows, seed_of
+from ggmtl.data.task_data import InputForm, TaskData
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError, ParameterError, UnavailableError, check_choice
 from ggmtl.estimators.growing import new_label, read_one_task
@@ -34,7 +33,7 @@ from ggmtl.inference.growth import with_outcome_task
 from ggmtl.kernels import one_blas_thread
 from ggmtl.losses.rowwise import LOSSES
 from ggmtl.losses.task_rows import TaskRows, sorted_rows
-from ggmtl.runtime.progress import verbose_logging
+from ggmtl.runtime.journal import verbose_logging
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 # What is measured on held-out rows, and the share of the deviance that it is.

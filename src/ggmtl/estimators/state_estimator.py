@@ -11,9 +11,9 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from ggmtl.data.columns import feature_position, read_grid
-from ggmtl.data.form import InputForm
 from ggmtl.data.frames import as_table
 from ggmtl.data.labels import locate_tasks, task_position
+from ggmtl.data.task_data import InputForm
 from ggmtl.data.task_features import TaskFeatures, read_task_features
 from ggmtl.errors import ParameterError
 from ggmtl.estimators.base import LearnedModels, TaskEstimator, TaskRegressor, all_or_nothing

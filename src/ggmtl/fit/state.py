@@ -13,9 +13,8 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from ggmtl.bilevel.level import GraphFit, Settings
-from ggmtl.data.form import InputForm
 from ggmtl.data.labels import locate_tasks
-from ggmtl.data.task_data import TaskData
+from ggmtl.data.task_data import InputForm, TaskData
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError
 from ggmtl.fit.curve_gain import CurveGain

@@ -4,10 +4,9 @@ In: models or places of tasks, edges and weights. Out: candidate edges, :class:`
 
 ================  ====================================================================
 ``candidates``    candidate edges: k nearest neighbours (kNN) among models, all pairs, given pairs, near places
-``task_graph``    ``TaskGraph``: adjacency, Laplacian, degrees, components, display weights
+``task_graph``    ``TaskGraph``: adjacency, Laplacian, degrees, components, display weights, shape (line, tree, star, …)
 ``markov``        Markov clusters (the paper's clustering of a learned graph)
 ``exports``       GraphML, Cytoscape, networkx, CSV
-``shapes``        the name of a graph's shape (line, tree, star, …), where it has one
 ================  ====================================================================
 """
 

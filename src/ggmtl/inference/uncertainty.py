@@ -14,7 +14,7 @@ from ggmtl.inference.mean_doubt import with_mean_doubt
 from ggmtl.inference.noise_variance import HeldOut
 from ggmtl.inference.posterior import Posterior, noise_of, posterior_of
 from ggmtl.kernels import one_blas_thread
-from ggmtl.runtime.progress import logger, verbose_logging
+from ggmtl.runtime.journal import logger, verbose_logging
 from ggmtl.statistics.least_squares import FoldedLoss
 
 

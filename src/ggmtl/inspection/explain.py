@@ -21,7 +21,7 @@ from ggmtl.inference.model_evidence import hub_alone
 from ggmtl.inference.removal import EdgeEffect, EdgeRemovals
 from ggmtl.inference.uncertainty import noise_ratios, noise_variance
 from ggmtl.inspection.summary.phrases import one_line
-from ggmtl.runtime.progress import logger, verbose_logging
+from ggmtl.runtime.journal import logger, verbose_logging
 from ggmtl.solve.system import edge_between
 
 if TYPE_CHECKING:

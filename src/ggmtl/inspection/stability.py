@@ -15,7 +15,7 @@ from ggmtl.fit.held_out import as_they_come
 from ggmtl.fit.state import state_of
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inspection.resampling import blocks_of, draw, plan_of, resample
-from ggmtl.runtime.progress import logger, verbose_logging
+from ggmtl.runtime.journal import logger, verbose_logging
 
 if TYPE_CHECKING:
     from ggmtl.estimators.regressor import GGMTLRegressor

@@ -24,8 +24,8 @@ from scipy import sparse
 from ggmtl.errors import check_choice, require
 from ggmtl.kernels import reference
 from ggmtl.kernels.reference import Cycle, Operator
+from ggmtl.runtime.machine import number_of_threads, one_blas_thread, over_tasks
 from ggmtl.runtime.sizes import SIZES, Sizes
-from ggmtl.runtime.threads import number_of_threads, one_blas_thread, over_tasks
 
 __all__ = [
     "Cycle",

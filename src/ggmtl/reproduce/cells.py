@@ -32,10 +32,8 @@ from joblib import Parallel, delayed
 
 from ggmtl.data.task_data import TaskData
 from ggmtl.datasets.generators import make_line, make_star, make_tree
-from ggmtl.datasets.parkinson import load_parkinson
-from ggmtl.datasets.schools import load_exam, load_hsb82, load_school
 from ggmtl.datasets.splits import split_rows
-from ggmtl.datasets.surveys import load_computer, load_sales
+from ggmtl.datasets.studies import load_computer, load_exam, load_hsb82, load_parkinson, load_sales, load_school
 from ggmtl.datasets.temperature import load_tmy3
 from ggmtl.errors import InputError, ParameterError
 

@@ -2,6 +2,7 @@
 
 A journal has *parts*, computed once and kept whole, and *steps*, the latest state of each search in progress. The file
 holds plain data and arrays, never code, and a fingerprint of the data and parameters that it belongs to.
+``verbose_logging`` prints the package's log while a fit runs.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +21,26 @@ import numpy as np
 from ggmtl.errors import ModelFileError, ParameterError, warn_user
 
 logger = logging.getLogger("ggmtl")
+
+
+@contextmanager
+def verbose_logging(verbose: int) -> Iterator[None]:
+    """Show this package's log on standard error while a verbose call runs, unless the user has set up logging."""
+    if not verbose or logger.hasHandlers():
+        yield
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("[ggmtl] %(message)s"))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
 T = TypeVar("T")
 Content = tuple[dict[str, Any], dict[str, np.ndarray]]
 State = dict[str, Any]

@@ -15,8 +15,7 @@ from ggmtl.bilevel.level import STRAIGHT
 from ggmtl.errors import InputError
 from ggmtl.fit.held_out import FoldErrors, reported_graph
 from ggmtl.graph.candidates import Coordinates
-from ggmtl.graph.shapes import name_shape
-from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.graph.task_graph import TaskGraph, name_shape
 from ggmtl.inference.uncertainty import noise_ratios
 from ggmtl.inspection.explained import shares_of
 from ggmtl.inspection.summary.coefficients import (

@@ -147,7 +147,7 @@ class StreamReaders:
         :meth:`from_parquet`; for progress see Dask's dashboard.
         """
         from ggmtl.statistics.streaming.batches import StreamOptions
-        from ggmtl.statistics.streaming.dask import read_dask
+        from ggmtl.statistics.streaming.distributed import read_dask
 
         options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing)
         return read_dask(frame, StreamOptions(*options))
@@ -174,7 +174,7 @@ class StreamReaders:
         see Spark's pages.
         """
         from ggmtl.statistics.streaming.batches import StreamOptions
-        from ggmtl.statistics.streaming.spark import read_spark
+        from ggmtl.statistics.streaming.distributed import read_spark
 
         options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing)
         return read_spark(frame, StreamOptions(*options))

@@ -1,8 +1,12 @@
-"""Dense n × n matrices between tasks: solve with them, estimate a sparse precision, read them as a graph.
+"""What several baselines need: losses without intercepts, strengths by cross-validation, matrices between tasks.
 
-    A W = M ,     (A W)_i = B_i w_i + Σ_j K_ij w_j ,     B_i ⪰ 0 (d × d),  K ≻ 0 (n × n),
+Intercepts are eliminated: minimising ‖y_i − X_i w_i − b_i‖² over b_i gives b_i = ȳ_i − x̄_iᵀ w_i, and leaves the same
+loss in rows centred about their task's mean. So a penalty on slopes alone never needs the constant column.
 
-is the stationary point of ½ Σ_i w_iᵀB_i w_i + ½ tr(K W Wᵀ) − ⟨M, W⟩; rows of W are tasks. The sparse precision is
+Strengths c are chosen by error(c) = Σ_k ‖y_k − X_k V_{−k}(c)‖² / Σ_k N_k, with V_{−k}(c) fitted to all folds but k.
+
+With K ≻ 0 (n × n, between tasks) and B_i ⪰ 0 (d × d), the stationary point of ½ Σ_i w_iᵀB_i w_i + ½ tr(K W Wᵀ) − ⟨M, W⟩
+solves (A W)_i = B_i w_i + Σ_j K_ij w_j = M_i; rows of W are tasks. The sparse precision is
 
     min_{Ω ≻ 0}  tr(SΩ) − ln|Ω| + α Σ_ij |Ω_ij| ,
 
@@ -13,7 +17,7 @@ graphical lassos it starts from a given Ω, lowers the objective at every step a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +25,155 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve, lapack
 from scipy.sparse.linalg import LinearOperator, cg
 
+from ggmtl.errors import ParameterError
 from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.statistics.least_squares import LeastSquares, sum_of
+
+
+@dataclass(frozen=True)
+class CentredLoss:
+    """Σ_i ‖y_i − X_i w_i − b_i‖² minimised over the intercepts, as a quadratic in the slopes.
+
+    Parameters
+    ----------
+    gram, moment, target_square : arrays of shape (n, d, d), (n, d), (n,)
+        X_iᵀX_i, X_iᵀy_i and y_iᵀy_i of the centred rows.
+    count : array of shape (n,)
+        Rows (sum of weights) of each task.
+    feature_mean, target_mean : arrays of shape (n, d), (n,)
+        x̄_i and ȳ_i; zero where there is no intercept.
+    magnitude : array of shape (n,)
+        Trace of X_iᵀX_i before centring: what rounding errors in `gram` are relative to.
+    has_intercept : bool
+        Whether coefficients carry an intercept.
+    """
+
+    gram: np.ndarray
+    moment: np.ndarray
+    target_square: np.ndarray
+    count: np.ndarray
+    feature_mean: np.ndarray
+    target_mean: np.ndarray
+    magnitude: np.ndarray
+    has_intercept: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of tasks and of slopes."""
+        return self.moment.shape
+
+    @property
+    def degrees_of_freedom(self) -> np.ndarray:
+        """Rows of each task less one for its intercept, shape (n,)."""
+        return np.maximum(self.count - self.has_intercept, 0.0)
+
+    def with_intercepts(self, slopes: np.ndarray) -> np.ndarray:
+        """Append b_i = ȳ_i − x̄_iᵀ w_i, shape (n, p)."""
+        if not self.has_intercept:
+            return slopes
+        intercept = self.target_mean - np.einsum("nd,nd->n", self.feature_mean, slopes)
+        return np.column_stack([slopes, intercept])
+
+    def averaged(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Gram, moment and target square divided by the rows of each task: the loss Σ_i (1/N_i)‖·‖²."""
+        share = 1.0 / np.where(self.count > 0, self.count, 1.0)
+        return self.gram * share[:, None, None], self.moment * share[:, None], self.target_square * share
+
+
+def centre(loss: LeastSquares, intercept: bool) -> CentredLoss:
+    """Eliminate the intercepts of a loss whose last column is the constant, if there is one."""
+    n, p = loss.moment.shape
+    d = p - 1 if intercept else p
+    gram, moment = loss.gram[:, :d, :d], loss.moment[:, :d]
+    magnitude = np.trace(gram, axis1=1, axis2=2)
+    if not intercept:
+        zero = np.zeros(n)
+        return CentredLoss(gram, moment, loss.target_square, loss.count, np.zeros((n, d)), zero, magnitude, False)
+    rows = np.where(loss.count > 0, loss.count, 1.0)
+    feature_sum, target_sum = loss.gram[:, :d, d], loss.moment[:, d]
+    mean, target_mean = feature_sum / rows[:, None], target_sum / rows
+    return CentredLoss(
+        gram - feature_sum[:, :, None] * mean[:, None, :],
+        moment - mean * target_sum[:, None],
+        np.maximum(loss.target_square - target_mean * target_sum, 0.0),
+        loss.count,
+        mean,
+        target_mean,
+        magnitude,
+        True,
+    )
+
+
+# Candidates whose errors differ by less than this share count as equal, and the stronger is taken.
+TIE = 1e-9
+
+
+def select_by_paths(
+    folds: Sequence[LeastSquares],
+    grid: Sequence[Any],
+    fit_path: Callable[[LeastSquares, Sequence[Any]], Iterable[np.ndarray]],
+    scored: Iterable[int] | None = None,
+) -> tuple[Any, np.ndarray]:
+    """The candidate with the smallest held-out error, and the mean squared errors of all, in scaled units.
+
+    Parameters
+    ----------
+    folds : list of LeastSquares
+        Loss of every fold.
+    grid : sequence
+        Candidates, strongest regularisation first: the first wins a tie.
+    fit_path : callable
+        ``fit_path(loss, grid)`` yields the coefficients, shape (n, p), of every candidate in order.
+    scored : iterable of int, optional
+        Folds that are held out in turn; by default all. The others train every time.
+    """
+    errors = np.zeros(len(grid))
+    rows = 0.0
+    for k in range(len(folds)) if scored is None else scored:
+        if not folds[k].count.any():
+            continue
+        rows += folds[k].count.sum()
+        errors += [2.0 * folds[k].value(coefficients) for coefficients in fit_path(rest_of(folds, k), grid)]
+    errors /= max(rows, np.finfo(float).tiny)
+    # A candidate whose solver broke down has no finite error and must not win.
+    errors = np.where(np.isfinite(errors), errors, np.inf)
+    best = int(np.flatnonzero(errors <= errors.min() * (1.0 + TIE))[0])
+    return grid[best], errors
+
+
+def held_out_rmse(errors: np.ndarray | None, target_scale: float) -> float | None:
+    """Root mean squared error of the chosen candidate in the user's units; None where nothing was held out."""
+    return None if errors is None else float(np.sqrt(errors.min())) * target_scale
+
+
+def rest_of(folds: Sequence[LeastSquares], k: int) -> LeastSquares:
+    """Loss over all folds but `k`. A sum, not a difference, so that empty tasks stay exactly empty."""
+    others = [fold for j, fold in enumerate(folds) if j != k]
+    if others:
+        return sum_of(others)
+    only = folds[k]
+    return LeastSquares(0.0 * only.gram, 0.0 * only.moment, 0.0 * only.target_square, 0.0 * only.count)
+
+
+def check_strength(name: str, value: Any) -> float | None:
+    """Read a strength: a finite number, not negative, or None for ``"auto"``."""
+    if isinstance(value, str) and value == "auto":
+        return None
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    number = float(value) if is_number else np.nan
+    if not 0 <= number < np.inf:
+        raise ParameterError(f'{name} must be a number not below 0 or "auto". Got {value!r} instead.')
+    return number
+
+
+def require_folds(estimator: str, names: str, n_folds: int) -> None:
+    """Raise an error if a strength is ``"auto"`` but there are no folds to choose it on."""
+    if n_folds == 0:
+        raise ParameterError(
+            f'{estimator} chooses {names}="auto" by cross-validation, but the rows have no folds. '
+            "Give numbers, validation=5, or statistics with folds (TaskStatistics.from_arrays(..., folds=5))."
+        )
+
 
 # Below this many unknowns one Cholesky factor is quicker than iterating.
 _DIRECT = 400
