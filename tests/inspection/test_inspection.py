@@ -86,8 +86,9 @@ def test_how_coefficients_moved_is_the_difference_of_two_fits(fitted):
         assert item.moved == pytest.approx(moved, rel=1e-4, abs=1e-7)
         assert item.difference == pytest.approx(slopes[j, k] - slopes[i, k], rel=1e-5)
     last = explained.features[-1]
-    assert last.feature == "(intercept)"
-    assert last.difference == pytest.approx(intercept[j] - intercept[i], rel=1e-5)
+    assert last.feature == "(intercept at the average row)"
+    average = intercept + slopes @ fitted.state_.statistics.origin[:-1]
+    assert last.difference == pytest.approx(average[j] - average[i], rel=1e-5)
 
 
 def test_standard_error_of_a_difference_is_the_dense_one(fitted):

@@ -35,6 +35,9 @@ class Settings:
         ξ, η, γ.
     bends : array of bool, shape (p,)
         Which coordinates are columns of curves; of length zero where there are none.
+    constant : array of bool, shape (p,)
+        Which columns are constant within every task, and so have one coefficient for all tasks: a task's own could not
+        be told from its intercept. Of length zero where there are none.
     lines : bool
         Whether straight lines are levels of their own where there are curves.
     noise : {"common", "per_task"}
@@ -66,6 +69,7 @@ class Settings:
     max_iter: int = 200
     tol: float = 1e-5
     bends: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    constant: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
     lines: bool = False
     noise: str = "common"
     both_noises: bool = False
@@ -77,7 +81,15 @@ class Settings:
     def of_columns(self, columns: np.ndarray) -> Settings:
         """The settings for some columns only, without curves."""
         coupling = None if self.coupling is None else self.coupling[columns]
-        return replace(self, slopes=self.slopes[columns], coupling=coupling, bends=self.bends[:0], lines=False)
+        constant = self.constant[columns] if len(self.constant) else self.constant
+        return replace(
+            self, slopes=self.slopes[columns], coupling=coupling, bends=self.bends[:0], constant=constant, lines=False
+        )
+
+    @property
+    def varying(self) -> np.ndarray:
+        """Which coordinates are slopes that may differ between tasks, shape (p,)."""
+        return self.slopes & ~self.constant if len(self.constant) else self.slopes
 
     def ridge_for(self, loss: LeastSquares) -> np.ndarray:
         """ρ per task and coordinate. The intercept has none, unless the task has no rows."""
@@ -201,13 +213,19 @@ class GraphFit:
 
     def on_columns(self, columns: np.ndarray, width: int) -> GraphFit:
         """A fit of some columns as one of `width` columns. Strengths of columns that it does not use are zero."""
+        if self.columns is not None:
+            return self.on_its_columns().on_columns(columns[self.columns], width)
         wide = {name: np.zeros((*np.shape(getattr(self, name))[:-1], width)) for name in _BY_COLUMN}
         for name, values in wide.items():
             values[..., columns] = getattr(self, name)
         # One model for all tasks is told by strengths that are infinite.
         wide["hub"][:] = np.where(np.isinf(self.hub).all(), np.inf, wide["hub"])
         means = self.means and self.means.on_columns(columns, width)
-        return replace(self, columns=columns, means=means, ridge=None, **wide)
+        ridge = None
+        if self.ridge is not None:
+            ridge = np.zeros((len(self.ridge), width))
+            ridge[:, columns] = self.ridge
+        return replace(self, columns=columns, means=means, ridge=ridge, **wide)
 
     def on_its_columns(self) -> GraphFit:
         """The fit as one of the columns that it uses."""
@@ -215,7 +233,8 @@ class GraphFit:
             return self
         narrow = {name: getattr(self, name)[..., self.columns] for name in _BY_COLUMN}
         means = self.means and self.means.on_its_columns(self.columns)
-        return replace(self, columns=None, means=means, ridge=None, **narrow)
+        ridge = None if self.ridge is None else self.ridge[:, self.columns]
+        return replace(self, columns=None, means=means, ridge=ridge, **narrow)
 
     def weighed(self, loss: LeastSquares) -> LeastSquares:
         """The loss of `deviations`, with rows weighted as in this fit."""

@@ -15,6 +15,8 @@ from ggmtl.statistics.task_statistics import TaskStatistics
 _VANISHING = 1e30
 # Noise of this size is nothing beside the ridge as it is.
 _HARMLESS = 1e-10
+# Share of a column's variation that rounding may leave within tasks.
+_WITHIN = 1e-12
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,26 @@ class Scaling:
         """Which coefficients are those of features and of the constant column, and not of curves, shape (p,)."""
         linear = np.arange(len(self.scale)) < self.n_features
         return np.append(linear, True) if self.intercept else linear
+
+    def constant_within_tasks(self, statistics: TaskStatistics) -> np.ndarray:
+        """Which columns differ between tasks and in no task, shape (p,); never the intercept.
+
+        Where most tasks have a single row every column would be one of these, and none is told.
+        """
+        width = len(self.scale)
+        sums, square = statistics.cross[:, :, :, -2].sum(axis=0), np.einsum("fnkk->nk", statistics.cross)
+        count, sums, square = sums[:, -2], sums[:, :width], square[:, :width]
+        out = np.zeros(width + self.intercept, dtype=bool)
+        known = count > 0
+        if known.sum() < 2 or 2 * (count > 1.0 + 1e-9).sum() < known.sum():
+            return out
+        within = (square - sums**2 / np.where(known, count, 1.0)[:, None]).sum(axis=0)
+        total = square.sum(axis=0) - sums.sum(axis=0) ** 2 / count.sum()
+        # As for the scale: a spread that is rounding beside the mean is none.
+        mean = statistics.origin[:-1] + sums.sum(axis=0) / count.sum()
+        varies = total > count.sum() * np.maximum(1e-11 * np.abs(mean), np.finfo(float).tiny ** 0.5) ** 2
+        out[:width] = varies & (within <= _WITHIN * total)
+        return out
 
     def design(self, statistics: TaskStatistics) -> list[LeastSquares]:
         """The squared loss of every fold in scaled units."""

@@ -48,6 +48,8 @@ def learn_state(
     check_parameters(model)
     _require_memory(folds[0].n_tasks, folds[0].n_features)
     settings = settings_of(model, folds[0].n_features, scaling.is_linear)
+    if settings.hub and scaling.intercept:
+        settings = replace(settings, constant=scaling.constant_within_tasks(statistics))
     order = Order.of(folds, settings)
     settings = with_known_tasks(settings, task_features, statistics.task_names, order.tasks, model)
     names, features = statistics.task_names, tuple(statistics.feature_names[: scaling.n_features])

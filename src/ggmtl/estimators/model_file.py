@@ -71,6 +71,8 @@ def write_model(
         content["outcome"] = pack_outcome(state.outcome, arrays)
         arrays["count"] = state.given["count"]
     _pack_graph(state.graph, arrays)
+    if len(state.settings.constant):
+        arrays["constant"] = state.settings.constant
     if state.settings.known is not None:
         content["known"] = encode(pack_known(state.settings.known, state.level.means, arrays), "known")
     arrays |= {
@@ -153,7 +155,9 @@ def _pack_family(family: Family, arrays: dict[str, np.ndarray], by_fold: bool) -
         "reported": fit.reported_weights is not None,
         "fit": {name: encode(getattr(fit, name), name) for name in _FIT_VALUES},
         "levels": [[level.name, encode(float(level.value), "value")] for level in family.levels.values()],
-        "straight": [k for k, level in enumerate(family.levels.values()) if level.columns is not None],
+        "columns": {
+            str(k): level.columns.tolist() for k, level in enumerate(family.levels.values()) if level.columns is not None
+        },
         "chosen": family.position(family.chosen),
         "main": family.position(family.main),
         "weights": {str(family.position(name)): weight for name, weight in family.weights.items()},
@@ -225,6 +229,7 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
         "scaling": scaling,
         "family": _unpack_family(content, arrays, graph, means, np.flatnonzero(scaling.is_linear)),
         "known": known,
+        "constant": arrays.get("constant", np.zeros(0, dtype=bool)).astype(bool),
         "graph": graph,
         "path": facts["path_"],
         "statistics": _unpack_statistics(content, arrays, names, columns) if "cross" in arrays else None,
@@ -252,7 +257,8 @@ def _check_shapes(arrays: dict[str, np.ndarray], names: np.ndarray, width: int, 
     }
     for name, shape in needed.items():
         _check_shape(name, arrays[name], shape)
-    for name, shape in {"standard_errors": (n, shown), "precisions": (n,), "noise_ratios": (n,)}.items():
+    optional = {"standard_errors": (n, shown), "precisions": (n,), "noise_ratios": (n,), "constant": (width,)}
+    for name, shape in optional.items():
         if name in arrays:
             _check_shape(name, arrays[name], shape)
 
@@ -318,8 +324,10 @@ def _unpack_family(
         if levels[k].kind == "described":
             levels[k] = replace(levels[k], means=best.means)
     levels[main] = best
-    for k in content.get("straight", []):
-        levels[k] = replace(levels[k], columns=straight)
+    # Files of earlier versions name the levels of straight lines, which use all linear columns.
+    used = content.get("columns", {k: straight for k in content.get("straight", [])})
+    for k, columns in used.items():
+        levels[int(k)] = replace(levels[int(k)], columns=_columns(columns, width))
     errors = None
     if "errors.squared" in arrays:
         squared, count = arrays["errors.squared"].astype(float), arrays["errors.count"].astype(float)
@@ -331,6 +339,16 @@ def _unpack_family(
     shares = {names[k]: weight for k, weight in weights.items()}
     average = _unpack_average(shares, arrays, n) if "average.squared" in arrays else None
     return Family(named, shares, errors, str(content["criterion"]), names[chosen], average)
+
+
+def _columns(values: Any, width: int) -> np.ndarray:
+    """Positions of some of so many columns, in rising order."""
+    columns = np.asarray(values)
+    if columns.dtype.kind not in "iu" or columns.ndim != 1 or not len(columns):
+        raise ValueError("the columns of a level are no positions")
+    if columns[0] < 0 or columns[-1] >= width or (np.diff(columns) <= 0).any():
+        raise ValueError("the columns of a level are no positions in rising order")
+    return columns.astype(np.int64)
 
 
 def _place(value: Any, number: int) -> int:

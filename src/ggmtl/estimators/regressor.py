@@ -471,7 +471,8 @@ def load_model(path: str | Path) -> GGMTLRegressor | GGMTLClassifier:
         model = kind(**parameters)
         check_parameters(model)
         width = fields["family"].best.coefficients.shape[1]
-        settings = replace(settings_of(model, width, fields["scaling"].is_linear), known=fields.pop("known"))
+        read = {name: fields.pop(name) for name in ("known", "constant")}
+        settings = replace(settings_of(model, width, fields["scaling"].is_linear), **read)
         return model._show(FittedState(settings=settings, **fields))
     except (KeyError, TypeError, ValueError, IndexError, GGMTLError) as error:
         raise ModelFileError(f"{path} is damaged: its parts do not fit together ({error}).") from error

@@ -52,6 +52,7 @@ def learn_hub(
     ridge: float = 1e-10,
     shrinkage: float = 0.0,
     pulled: np.ndarray | None = None,
+    common: np.ndarray | None = None,
     max_iter: int = 100,
     nats: float = 0.0,
 ) -> HubStrength:
@@ -71,6 +72,9 @@ def learn_hub(
         apart.
     pulled : array of bool, shape (groups,), optional
         The groups that the hyper-prior speaks of; all by default.
+    common : array of bool, shape (p,), optional
+        Coefficients that are the same in all tasks: their strength is as large as any may be. They share no group with
+        others.
     nats : float
         Steps that gain less than this end the search; by default only those within rounding of nothing.
     """
@@ -79,6 +83,10 @@ def learn_hub(
     unit = max(float(loss.count.mean()), 1.0)
     first = np.full(p, 0.1 * unit) if start is None else np.clip(start, _LOWEST * unit, _HIGHEST * unit)
     size = np.bincount(label)
+    bounds = np.tile(np.log([_LOWEST * unit, _HIGHEST * unit]), (len(size), 1))
+    if common is not None and common.any():
+        first = np.where(common, _HIGHEST * unit, first)
+        bounds[label[common], 0] = bounds[label[common], 1]
     # Deviations that are determined by the data, γ_k of n, give f the curvature γ²/2n in ln h_k: steps of about the
     # right length in every direction.
     at_first = hub_evidence(loss, first, ridge)
@@ -95,7 +103,7 @@ def learn_hub(
     found = minimize_logs(
         objective,
         np.bincount(label, np.log(first)) / size,
-        (np.log(_LOWEST * unit), np.log(_HIGHEST * unit)),
+        bounds,
         max_iter=max_iter,
         ftol=max(nats / max(abs(at_first.value), 1.0), 1e-9),
         gtol=max(np.sqrt(nats), 1e-4),
@@ -106,7 +114,11 @@ def learn_hub(
 
 
 def learn_hub_by_feature(
-    loss: LeastSquares, slopes: np.ndarray, start: np.ndarray | None = None, sizes: Sizes = SIZES
+    loss: LeastSquares,
+    slopes: np.ndarray,
+    start: np.ndarray | None = None,
+    sizes: Sizes = SIZES,
+    varying: np.ndarray | None = None,
 ) -> HubStrength:
     """One strength per coefficient, shrunk towards their mean by an amount that is estimated.
 
@@ -114,25 +126,28 @@ def learn_hub_by_feature(
     (Laplace): f + ½ s Σ(ln h − mean)² − ½(k − 1) ln s + ½ Σ ln(H + s), where H ≈ γ²/2n is the curvature of f in ln h_k
     and γ_k = h_k Σ_i (w_i − μ)_k²/σ² how many of the n deviations the data determine. The intercept is left to itself.
 
-    `slopes` marks the slopes; `start` are strengths of nearly the same rows, near which the search begins.
+    `slopes` marks the slopes, `varying` those of them that may differ between tasks (all by default); `start` are
+    strengths of nearly the same rows, near which the search begins.
     """
+    varying = slopes if varying is None else varying
+    common, groups = slopes & ~varying, np.where(slopes, np.where(varying, 0, 2), 1)
     chosen = sample_of_tasks(loss, sizes.hub_sample)
     sample = loss if chosen is None else loss.of_tasks(chosen)
-    if slopes.sum() < 2:
-        best = learn_hub(sample, (~slopes).astype(np.int64), start=start)
+    if varying.sum() < 2:
+        best = learn_hub(sample, groups, start=start, common=common)
     else:
-        first = learn_hub(sample, (~slopes).astype(np.int64), nats=_NATS).hub if start is None else start
-        best = _by_shrinkage(sample, slopes, first)
+        first = learn_hub(sample, groups, common=common, nats=_NATS).hub if start is None else start
+        best = _by_shrinkage(sample, varying, common, first)
     return best if sample is loss else replace(best, evidence=hub_evidence(loss, best.hub))
 
 
-def _by_shrinkage(loss: LeastSquares, slopes: np.ndarray, start: np.ndarray) -> HubStrength:
+def _by_shrinkage(loss: LeastSquares, varying: np.ndarray, common: np.ndarray, start: np.ndarray) -> HubStrength:
     """One strength per coefficient under the hyper-prior of highest evidence."""
-    search = partial(learn_hub, loss, np.arange(len(slopes)), pulled=slopes)
+    search = partial(learn_hub, loss, np.arange(len(varying)), pulled=varying, common=common)
     lowest, best, chosen, here = np.inf, start, _SHRINKAGES[0], start
     for shrinkage in _SHRINKAGES:
         found = search(start=here, shrinkage=shrinkage, nats=_NATS)
-        value = found.evidence.value + _strength_cost(loss.n_tasks, found, slopes, shrinkage)
+        value = found.evidence.value + _strength_cost(loss.n_tasks, found, varying, shrinkage)
         here = found.hub
         if value < lowest:
             lowest, best, chosen = value, found.hub, shrinkage

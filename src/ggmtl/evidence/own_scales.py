@@ -22,9 +22,15 @@ _PRIOR = 1.0
 _ROUNDS = 4
 
 
-def own_scale_models(loss: LeastSquares, hub: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Models of all tasks, shape (n, p), and the strengths h, shape (p,), from the hub's as a start."""
+def own_scale_models(
+    loss: LeastSquares, hub: np.ndarray, free: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Models of all tasks, shape (n, p), and the strengths h, shape (p,), from the hub's as a start.
+
+    Coefficients that are not `free` (all are by default) keep the strength of the hub.
+    """
     n, p = loss.moment.shape
+    free = np.ones(p, dtype=bool) if free is None else free
     strength, scale = hub.copy(), np.ones(n)
     models = np.zeros((n, p))
     for _ in range(_ROUNDS):
@@ -38,7 +44,7 @@ def own_scale_models(loss: LeastSquares, hub: np.ndarray) -> tuple[np.ndarray, n
         deviation = (models - common) ** 2
         noise = misfit(loss, 2.0 * loss.value(models) + float((pull * deviation).sum()))[1]
         expected = deviation / noise + np.einsum("nkk->nk", inverse) + np.einsum("nka,ab,nkb->nk", kept, spread, kept)
-        scale = (expected @ strength + _PRIOR) / (p + _PRIOR)
+        scale = (expected[:, free] @ strength[free] + _PRIOR) / (free.sum() + _PRIOR)
         scale /= np.exp(np.log(scale).mean())
-        strength = n / (expected / scale[:, None]).sum(axis=0)
+        strength = np.where(free, n / (expected / scale[:, None]).sum(axis=0), hub)
     return models, strength

@@ -51,9 +51,9 @@ class ScaledProblem:
     def of(
         cls, loss: LeastSquares, settings: Settings, hub: GraphFit, order: np.ndarray | None = None
     ) -> ScaledProblem:
-        """Scale by the hub's strengths relative to the geometric mean of the slopes'."""
-        slopes = settings.slopes
-        typical = float(np.exp(np.log(hub.hub[slopes]).mean())) if slopes.any() else 1.0
+        """Scale by the hub's strengths relative to the geometric mean of those of slopes that differ between tasks."""
+        slopes, varying = settings.slopes, settings.varying
+        typical = float(np.exp(np.log(hub.hub[varying]).mean())) if varying.any() else 1.0
         unit = np.where(slopes, np.sqrt(hub.hub / typical), 1.0)
         # Exactly equal strengths: coordinates that share one share what is computed from it.
         strengths, groups = np.where(slopes, typical, hub.hub), np.where(slopes, 0, 1)

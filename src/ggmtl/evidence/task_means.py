@@ -198,6 +198,7 @@ def learn_means(
     hub: np.ndarray,
     *,
     most: int,
+    common: np.ndarray | None = None,
     ridge: float = 1e-10,
     max_iter: int = 100,
 ) -> LearnedMeans:
@@ -214,7 +215,10 @@ def learn_means(
         Strengths learned without descriptors.
     most : int
         Tasks from which strengths are learned, where there are more; B always comes from all of them.
+    common : array of bool, shape (p,), optional
+        Coefficients that no descriptor may change, because they are the same in all tasks.
     """
+    free = np.ones(loss.n_features, dtype=bool) if common is None else ~common
     p, n_groups = loss.n_features, int(groups.max()) + 1
     chosen = sample_of_tasks(loss, most)
     sample, z = (loss, known) if chosen is None else (loss.of_tasks(chosen), known[chosen])
@@ -229,7 +233,7 @@ def learn_means(
         h, shares, strength = unpacked(x)
         found = mean_evidence(sample, z, h, strength, ridge)
         slope = found.effect_gradient * strength
-        apart = x[:p] - x[:p].mean()
+        apart = np.where(free, x[:p] - x[:p][free].mean(), 0.0)
         gradient = np.concatenate(
             [
                 found.hub_gradient * h + _HUB_PRECISION * apart,
@@ -242,6 +246,8 @@ def learn_means(
 
     first = np.concatenate([np.zeros(2 * p), np.full(n_groups, np.log(_FIRST / z.shape[1]))])
     bounds = np.concatenate([np.tile([-7.0, 7.0], (2 * p, 1)), np.tile(np.log([_WEAKEST, _STRONGEST]), (n_groups, 1))])
+    # Their strengths, which are as large as any may be, stay; n h is then that of B, which vanishes.
+    bounds[: 2 * p][~np.tile(free, 2)] = 0.0
     search = minimize_logs(objective, first, bounds, max_iter=max_iter, ftol=_NATS / max(abs(objective(first)[0]), 1.0))
     h, _, strength = unpacked(search.x)
     return LearnedMeans(h, strength, mean_evidence(loss, known, h, strength, ridge), int(search.nit), search.success)

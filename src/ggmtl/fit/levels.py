@@ -59,7 +59,7 @@ def learn_levels(
     known, means = settings.known, None
     if known is not None:
         described = journal.once("described", lambda: described_level(total, settings, known, simple["hub"].hub))
-        simple = simple | {"described": replace(described, precisions=precisions)}
+        simple = simple | {"described": replace(_alike(described, settings), precisions=precisions)}
         means = described.means
     if means is not None:
         # From here on, models are deviations from what descriptors tell of them.
@@ -81,6 +81,7 @@ def learn_levels(
             journal,
         )[:: -1 if choose_entropy else 1]
     graphs = [replace(fit, precisions=precisions, means=means).with_deviations(fit.coefficients) for fit in graphs]
+    graphs = [_alike(fit, settings) for fit in graphs]
     if criterion == "validation" and not choose_entropy:
         return by_name(graphs)
     return with_graphs(simple, graphs)
@@ -143,12 +144,21 @@ def simple_levels(loss: LeastSquares, settings: Settings, start: GraphFit | None
     `start` is the hub of most of the rows of very many tasks: its strengths, which are those of the population, stand.
     """
     levels = [pooled_level(loss, settings), hub_level(loss, settings, start)] if settings.hub else []
-    if levels and settings.slopes.any() and not settings.slopes.all():
+    if levels and settings.varying.any() and not settings.slopes.all():
         levels.append(intercept_level(loss, settings))
     shrunk = settings.ridge <= NEGLIGIBLE_RIDGE
     if levels and settings.blend and shrunk and not settings.sizes.is_large(loss.n_tasks, loss.n_features):
         levels.append(own_scales_level(loss, settings, levels[1].hub))
-    return by_name([*levels, independent_level(loss, settings)])
+    return by_name([*(_alike(fit, settings) for fit in levels), independent_level(loss, settings)])
+
+
+def _alike(fit: GraphFit, settings: Settings) -> GraphFit:
+    """The fit with one coefficient for every column that is constant within tasks: differences are rounding."""
+    if not len(settings.constant) or not settings.constant.any():
+        return fit
+    models = fit.coefficients.copy()
+    models[:, settings.constant] = models[:, settings.constant].mean(axis=0)
+    return replace(fit, coefficients=models)
 
 
 def pooled_level(loss: LeastSquares, settings: Settings) -> GraphFit:
@@ -162,8 +172,13 @@ def pooled_level(loss: LeastSquares, settings: Settings) -> GraphFit:
 def independent_level(loss: LeastSquares, settings: Settings) -> GraphFit:
     """Every task alone; where it has no row, the mean of all rows is all that there is.
 
-    A single task has the ridge of the settings.
+    A single task has the ridge of the settings. What columns add that are constant within every task is in the
+    intercepts: alone, no task can tell.
     """
+    if len(settings.constant) and settings.constant.any():
+        columns = np.flatnonzero(~settings.constant)
+        alone = independent_level(loss.of_columns(columns), settings.of_columns(columns))
+        return alone.on_columns(columns, loss.n_features)
     coefficients, ridge = separate_models(loss, settings if loss.n_tasks > 1 else replace(settings, hub=False))
     empty = loss.count <= 0
     if empty.any():
@@ -206,7 +221,7 @@ def hub_level(
     if start is not None:
         found = hub_evidence(loss, start.hub)
         return replace(start, coefficients=found.coefficients, value=found.value)
-    learned = learn_hub_by_feature(loss, settings.slopes, near, settings.sizes)
+    learned = learn_hub_by_feature(loss, settings.slopes, near, settings.sizes, settings.varying)
     found, status = learned.evidence, "converged" if learned.converged else "flat"
     fit = _without_edges("hub", loss, settings, learned.hub, found.coefficients, found.value)
     return _ridged(replace(fit, iterations=learned.iterations, status=status, history=(found.value,)), loss, settings)
@@ -217,7 +232,8 @@ def described_level(loss: LeastSquares, settings: Settings, known: KnownTasks, h
 
     The strengths `hub` of a common model that knows nothing are where the search begins.
     """
-    learned = learn_means(loss, known.values, known.groups, hub, most=settings.sizes.hub_sample)
+    common = settings.slopes & ~settings.varying
+    learned = learn_means(loss, known.values, known.groups, hub, most=settings.sizes.hub_sample, common=common)
     found = learned.evidence
     fit = _without_edges("described", loss, settings, learned.hub, found.coefficients, found.value)
     fit = replace(fit, means=TaskMeans(found.effects, learned.strength, known.values))
@@ -233,7 +249,7 @@ def _ridged(fit: GraphFit, loss: LeastSquares, settings: Settings) -> GraphFit:
 
 def own_scales_level(loss: LeastSquares, settings: Settings, hub: np.ndarray) -> GraphFit:
     """The common model, from which every task departs at a scale of its own."""
-    models, strength = own_scale_models(loss, hub)
+    models, strength = own_scale_models(loss, hub, settings.varying | ~settings.slopes)
     return _without_edges(OWN_SCALES, loss, settings, strength, models)
 
 
@@ -259,7 +275,8 @@ def weighed_hub(loss: LeastSquares, settings: Settings, hub: GraphFit | None) ->
     precisions = task_precisions(loss, hub.hub)
     if precisions is None:
         return hub
-    return replace(hub_level(loss.weighted(precisions), settings, near=hub.hub), precisions=precisions)
+    weighed = hub_level(loss.weighted(precisions), settings, near=hub.hub)
+    return replace(_alike(weighed, settings), precisions=precisions)
 
 
 def _without_edges(

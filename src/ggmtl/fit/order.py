@@ -77,9 +77,9 @@ class Order:
 
     def settings(self, settings: Settings) -> Settings:
         """Settings for losses in canonical order; what is known about the tasks must be in it already."""
-        if settings.coupling is None:
-            return settings
-        return replace(settings, coupling=settings.coupling[self.columns])
+        if len(settings.constant):
+            settings = replace(settings, constant=settings.constant[self.columns])
+        return settings if settings.coupling is None else replace(settings, coupling=settings.coupling[self.columns])
 
     def family_back(self, family: Family) -> Family:
         """A family that was learned in canonical order, in the user's order."""

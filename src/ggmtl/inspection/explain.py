@@ -27,6 +27,9 @@ from ggmtl.solve.system import edge_between
 if TYPE_CHECKING:
     from ggmtl.estimators.regressor import GGMTLRegressor
 
+# Name of the intercept where it is the prediction at the mean of all features.
+AT_AVERAGE_ROW = "(intercept at the average row)"
+
 
 @dataclass(frozen=True)
 class FeatureAgreement:
@@ -35,6 +38,7 @@ class FeatureAgreement:
     Parameters
     ----------
     feature : str
+        The last is the intercept, read at the mean of all features.
     coefficients : tuple of two floats
         Of the two tasks, in the fitted model.
     difference, standard_error : float
@@ -240,9 +244,14 @@ def _positions(model: GGMTLRegressor, a: Any, b: Any) -> tuple[int, int]:
 def _agreements(
     model: GGMTLRegressor, effect: EdgeEffect, noise: float, a: int, b: int
 ) -> tuple[FeatureAgreement, ...]:
-    T = model.scaling_.user_map()
-    names = [*model.feature_names_, *(["(intercept)"] if model.scaling_.intercept else [])]
-    current = np.column_stack([model.coef_[[a, b]], model.intercept_[[a, b]]])[:, : len(names)]
+    T, names = model.scaling_.user_map(), list(model.feature_names_)
+    current = model.coef_[[a, b]]
+    if model.scaling_.intercept:
+        # Where all features are zero there may be no row anywhere near.
+        names.append(AT_AVERAGE_ROW)
+        average = model.intercept_[[a, b]] + current @ model.scaling_.center[: len(names) - 1]
+        current = np.column_stack([current, average])
+        T[-1, :-1] = 0.0
     # In the effect the two tasks are in the order of their positions.
     order = [0, 1] if a < b else [1, 0]
     before, after = effect.before[order] @ T.T, effect.after[order] @ T.T

@@ -13,6 +13,8 @@ import numpy as np
 from ggmtl.inspection.summary.phrases import plain
 
 _SHARED, _OWN = 0.8, 0.35
+# The word for features that no task could have a coefficient of its own for.
+CONSTANT = "constant within tasks"
 # Correlations with an eigenvalue below this tell the features of its vector apart by rounding only; features with less
 # than this part in the vector have none.
 _NOTHING, _NO_PART = 1e-10, 1e-4
@@ -34,6 +36,9 @@ def sharing_of(model: Any, rows: np.ndarray | None) -> list[dict[str, Any]]:
     coefficients = coefficients_of(model)
     names = [*map(str, model.feature_names_), *(["intercept"] if model.fit_intercept else [])]
     share, by_all = _shares(model, rows, coefficients.shape[1])
+    words = [_sharing_word(*pair) for pair in zip(share, by_all)]
+    for k in constant_features(model):
+        words[k] = CONSTANT
     common = getattr(model, "hub_coef_", None)
     common = coefficients.mean(axis=0) if common is None else np.append(common, model.hub_intercept_)[: len(names)]
     # What a feature varies by: times a coefficient, a difference in the target.
@@ -43,7 +48,7 @@ def sharing_of(model: Any, rows: np.ndarray | None) -> list[dict[str, Any]]:
         {
             "feature": name,
             "share": plain(share[k]),
-            "word": _sharing_word(share[k], by_all[k]),
+            "word": words[k],
             "common": float(common[k]),
             "spread": float(coefficients[:, k].std()),
             "unit": float(units[k]),
@@ -53,6 +58,12 @@ def sharing_of(model: Any, rows: np.ndarray | None) -> list[dict[str, Any]]:
         }
         for k, name in enumerate(names)
     ]
+
+
+def constant_features(model: Any) -> np.ndarray:
+    """Positions of the features that have one coefficient because they are constant within every task."""
+    constant = getattr(getattr(model, "state_", None), "settings", None)
+    return np.flatnonzero(constant.constant[: model.n_features_in_]) if constant is not None else np.arange(0)
 
 
 def _shares(model: Any, rows: np.ndarray | None, width: int) -> tuple[np.ndarray, np.ndarray]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ggmtl.inspection.summary.coefficients import CONSTANT
 from ggmtl.inspection.summary.phrases import count, figure, listing, number, one_line, percent, signed
 from ggmtl.inspection.summary.verdict import AVERAGE, LEVEL_NAMES, SIMPLE_LEVELS, blend_words, meaning_of
 
@@ -133,7 +134,7 @@ def level_title(level: dict[str, Any]) -> str:
 
 
 def sharing_lines(summary: dict[str, Any]) -> list[str]:
-    """Which coefficients are shared, by all or by linked tasks, partly shared or differ: at most four lines."""
+    """Which coefficients are shared, by all or by linked tasks, partly shared differ, or can only be one: at most five lines."""
     lines: list[str] = []
     if summary["n_tasks"] == 1:
         return lines
@@ -142,6 +143,7 @@ def sharing_lines(summary: dict[str, Any]) -> list[str]:
         "shared by links": "Shared by linked tasks",
         "partly shared": "Partly shared (estimated from other tasks and from a task's own rows)",
         "own": "Differ between tasks (estimated mostly from a task's own rows)",
+        CONSTANT: "One coefficient for all tasks, because the feature is constant within every task",
     }
     for word, meaning in meanings.items():
         names = [entry["feature"] for entry in summary["sharing"] if entry["word"] == word]
