@@ -7,11 +7,13 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
+import ggmtl.fit.straight as straight_module
 from ggmtl import GGMTLRegressor, load_model
 from ggmtl.bilevel.level import STRAIGHT
 from ggmtl.errors import ParameterError
 from ggmtl.evidence.hub import evidence_with_common_model, hub_evidence
 from ggmtl.inspection import edge_stability, explain_edge
+from ggmtl.runtime.sizes import Sizes
 from ggmtl.statistics.least_squares import LeastSquares
 
 
@@ -158,6 +160,37 @@ def test_what_is_known_about_tasks_goes_with_lines_and_curves():
     values, spread = model.predict(X[:4], tasks=np.full(4, 13), task_features=table, return_std=True)
     assert np.isfinite(values).all()
     assert (spread > 0).all()
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_levels_have_the_same_order_whichever_has_the_graphs(told, monkeypatch):
+    # Errors of folds are put together by position, and every fold decides on its own where to look for graphs.
+    X, y, tasks = rows(bent=0.1, n_tasks=8)
+    table = pd.DataFrame({"size": np.linspace(-1.0, 1.0, 8)}, index=np.arange(8))
+    orders = []
+    for way in ("", STRAIGHT):
+        monkeypatch.setattr(straight_module, "_better_evidence", lambda *_, way=way: way)
+        model = GGMTLRegressor(effects="auto", random_state=0).fit(
+            X, y, tasks=tasks, **({"task_features": table} if told else {})
+        )
+        orders.append([row["level"] for row in model.path_ if "graph" not in row["level"]])
+    assert orders[0] == orders[1]
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_very_many_tasks_have_lines_and_curves_too(told):
+    # One fold is held out, and the levels of all rows start from those without it.
+    class Large(GGMTLRegressor):
+        sizes = Sizes(one_fold=0, exact_evidence=0)
+
+    X, y, tasks = rows(bent=0.35, n_tasks=14)
+    table = pd.DataFrame({"size": np.linspace(-1.0, 1.0, 14)}, index=np.arange(14))
+    known = {"task_features": table} if told else {}
+    large = Large(effects="auto", random_state=0).fit(X, y, tasks=tasks, **known)
+    model = GGMTLRegressor(effects="auto", random_state=0).fit(X, y, tasks=tasks, **known)
+    assert {row["level"] for row in large.path_} >= {"hub", "hub" + STRAIGHT, "independent", "independent" + STRAIGHT}
+    ours, theirs = (np.asarray(each.effect("x0")["effect"]) for each in (large, model))
+    assert np.abs(ours - theirs).max() < 0.1 * np.ptp(theirs)
 
 
 def test_an_average_of_lines_and_curves_is_one_curve(tmp_path):

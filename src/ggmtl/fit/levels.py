@@ -65,7 +65,7 @@ def learn_levels(
         # From here on, models are deviations from what descriptors tell of them.
         folded, total = folded.shifted(means.models), total.shifted(means.models)
     if not with_graphs_too:
-        return simple
+        return with_graphs(simple, ())
     if criterion == "evidence":
         first = None if start is None else start[last_graph(start)].centred
         shared = simple["hub" if means is None else "described"].centred

@@ -14,6 +14,7 @@ import numpy as np
 
 from ggmtl.bilevel.level import STRAIGHT, GraphFit, Settings
 from ggmtl.evidence.hub import evidence_with_common_model
+from ggmtl.fit.family import by_name
 from ggmtl.fit.levels import learn_levels, simple_levels
 from ggmtl.runtime.journal import Journal
 from ggmtl.statistics.least_squares import FoldedLoss
@@ -58,8 +59,8 @@ def _with_ending(start: Mapping[str, GraphFit] | None, end: str) -> dict[str, Gr
     """The levels of `start` on the columns of one way, under their usual names."""
     if start is None:
         return None
-    own = {name: fit for name, fit in start.items() if (fit.columns is None) == (not end)}
-    return {name.removesuffix(end): fit.on_its_columns() for name, fit in own.items()}
+    own = [fit.on_its_columns() for fit in start.values() if (fit.columns is None) == (not end)]
+    return by_name(replace(fit, name=fit.name.removesuffix(end)) for fit in own)
 
 
 def _better_evidence(
