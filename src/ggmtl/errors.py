@@ -56,7 +56,7 @@ class MissingExtraError(GGMTLError, ImportError):
 
 
 class UnseenTaskWarning(UserWarning):
-    """Rows of tasks that were not in the training data were predicted with the common model."""
+    """Rows of tasks that were not in the training data were predicted with the shared model."""
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:

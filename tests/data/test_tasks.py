@@ -337,7 +337,7 @@ def test_numbers_held_as_objects_are_numbers():
         (X, np.zeros((6, 0)), "y has no column"),
         (X, np.zeros((6, 1, 1)), "one or two dimensions"),
         (X, Y * 1j, "Complex data not supported"),
-        (pd.DataFrame({"school": LABELS}), Y, r"0 feature\(s\)"),
+        (pd.DataFrame({"school": LABELS}), Y, "no column besides the task column 'school'"),
         (pd.DataFrame(columns()).iloc[:0], [], r"0 sample\(s\)"),
     ],
 )

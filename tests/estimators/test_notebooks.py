@@ -156,3 +156,10 @@ def test_links_found_in_fewer_folds_are_fainter_and_no_two_clusters_have_one_col
         assert opacity == sorted(opacity, reverse=True)
         assert len(set(opacity)) == n_clusters
         assert len({circle.get("fill") for circle in page.findall(".//circle")}) == (6 if n_clusters == 6 else 1)
+
+
+def test_a_table_that_holds_its_own_target_is_pointed_out():
+    table = pd.DataFrame({"shop": np.repeat([1, 2, 3], 8), "rain": np.arange(24.0) % 5})
+    table["sales"] = np.random.default_rng(0).normal(size=24)
+    with pytest.warns(UserWarning, match="Column 'sales' of X equals y in every row"):
+        GGMTLRegressor(task="shop", validation=3).fit(table, table["sales"])

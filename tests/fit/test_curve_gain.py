@@ -30,7 +30,7 @@ def test_the_gain_is_about_that_of_curves(bent, own):
     assert gain.feature == 1
     truth = 1.0 - curve.validation_error_ / line.validation_error_
     assert 0.6 * truth < gain.gain < 1.1 * truth
-    assert "The effect of x1 is no straight line" in line.summary()
+    assert "The effect of x1 is not a straight line" in line.summary()
     assert curve.state_.curve_gain is None
 
 

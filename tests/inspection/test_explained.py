@@ -34,7 +34,7 @@ def test_the_summary_says_what_is_explained(model, tmp_path):
     text = model.summary()
     assert "Task features explain" in text
     assert "of the differences between tasks: size" in text
-    assert "They explain most of v" in text
+    assert "They explain most for v" in text
     model.save(tmp_path / "m.ggmtl", keep_statistics=True)
     assert load_model(tmp_path / "m.ggmtl").summary() == text
 

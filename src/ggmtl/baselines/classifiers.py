@@ -1,4 +1,4 @@
-"""Logistic regression with a task in every row: one model for all, one per task, or a common model and deviations."""
+"""Logistic regression with a task in every row: one model for all, one per task, or a shared model and deviations."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class PooledClassifier(_RidgeClassifier):
 
         min  Σ_rows [ln(1 + e^η) − yη] + ½ρ‖w‖² ,    η = xᵀw + b .
 
-    Its model is the common model, so ``unseen="hub"`` predicts for any task.
+    Its model is the shared model, so ``unseen="hub"`` predicts for any task.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class PooledClassifier(_RidgeClassifier):
 
 
 class HubClassifier(TwoClassClassifier):
-    """Every task's logistic model as a common model plus a deviation:
+    """Every task's logistic model as a shared model plus a deviation:
 
         min  Σ_rows [ln(1 + e^η) − yη] + ½h Σ_i ‖w_i − w_0‖² + ½h_b Σ_i (b_i − b_0)² ,    η = xᵀw_i + b_i .
 
@@ -139,7 +139,7 @@ class HubClassifier(TwoClassClassifier):
     coef_, intercept_ : arrays of shape (n, d), (n,)
         Models of the log odds of the second class, in the user's units.
     hub_coef_, hub_intercept_ : array of shape (d,), float
-        The common model.
+        The shared model.
     strength_ : array of shape (d + 1,)
         The strength of every coefficient, intercept last.
     validation_error_ : float or None

@@ -188,7 +188,7 @@ def _verdict(squared: dict[str, np.ndarray], count: np.ndarray) -> str:
         return f"{first} has the lowest error: {percent(gain)} below {names[best]}, the best of the others {span}."
     if high < 0:
         return f"{names[best]} has a lower error than {first}, which is {percent(-gain)} above {span}."
-    return f"{first} and {names[best]}, the best of the others, cannot be told apart {span}."
+    return f"It is not clear whether {first} or {names[best]}, the best of the others, predicts better {span}."
 
 
 def _signed(share: float) -> str:

@@ -90,9 +90,11 @@ class Encoding:
         for name, form in self.columns:
             if isinstance(form, Days):
                 out.append(f"{name}: dates, as days since {form.origin}")
+            elif form is not None and len(form) == 2:
+                out.append(f"{name}: two categories, 1 for {form[1]!r} and 0 for {form[0]!r}")
             elif form is not None:
-                words = f"one 0/1 column for each of {len(form) - 1} categories; the reference is {form[0]!r}"
-                out.append(f"{name}: categories, {words}")
+                words = f"one 0/1 column for each but the reference, {form[0]!r}"
+                out.append(f"{name}: {len(form)} categories, {words}")
         return out
 
     def features(self, table: pa.Table) -> dict[str, pa.ChunkedArray]:

@@ -17,6 +17,7 @@ from rich.text import Text
 from ggmtl.cli.comparison import OWN, Comparison, Standing
 from ggmtl.cli.demo import Check
 from ggmtl.inspection.summary.phrases import count, number, one_line
+from ggmtl.inspection.summary.verdict import LEVEL_NAMES
 from ggmtl.inspection.summary.words import (
     cut_short,
     describe_blend,
@@ -106,9 +107,16 @@ def _log_lines(what: str) -> Iterator[Callable[[str], None]]:
 
 def describe_standing(entry: Standing) -> str:
     """One line about a method that has finished."""
+    title = _method_title(entry.name)
     if entry.failure is not None:
-        return f"{entry.name}: {entry.failure}"
-    return f"{entry.name}: error {number(entry.error)} ± {number(entry.standard_error)}, {entry.seconds:.1f} s"
+        return f"{title}: {entry.failure}"
+    return f"{title}: error {number(entry.error)} ± {number(entry.standard_error)}, {entry.seconds:.1f} s"
+
+
+def _method_title(name: str) -> str:
+    """A method with what it is called elsewhere: 'Pooled (one model for all)'."""
+    level = {"Pooled": "pooled", "Hub": "hub", "Independent": "independent"}.get(name)
+    return f"{name} ({LEVEL_NAMES[level]})" if level else name
 
 
 def show_summary(summary: dict[str, Any]) -> None:
@@ -163,7 +171,7 @@ def show_comparison(comparison: Comparison) -> None:
     for entry in comparison.standings:
         failed = entry.failure is not None
         table.add_row(
-            entry.name,
+            _method_title(entry.name),
             "–" if failed else number(entry.error),
             "–" if failed else number(entry.standard_error),
             f"{entry.seconds:.1f}",

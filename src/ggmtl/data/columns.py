@@ -91,6 +91,8 @@ def _split_frame(
     if task is not None:
         name, labels = _labels_in_frame(frame, task)
         columns.remove(name)
+        if not columns:
+            raise InputError(f"X has no column besides the task column {name!r}. Add the columns of the features.")
     if not columns:
         raise InputError(f"0 feature(s) (shape=({len(frame)}, 0)) while a minimum of 1 is required.")
     if len(frame) == 0:
@@ -112,9 +114,12 @@ def _numeric_column(series: nw.Series, name: Any, may_be_tasks: bool) -> np.ndar
             values = values.astype(np.float64)
         except (TypeError, ValueError):
             hint = f" If it says which task a row belongs to, name it: task={name!r}." if may_be_tasks else ""
+            remedy = "Encode it first, for example one 0/1 column per category, or drop it."
+            if series.dtype in (nw.Date, nw.Datetime):
+                remedy = "Turn dates into numbers, for example days since the first date, or drop the column."
             raise InputTypeError(
                 f"Column {name!r} is of type {series.dtype} (its first value is {plain(values[0])!r}); features must "
-                f"be numeric. Encode it first, for example one 0/1 column per category, or drop it.{hint}"
+                f"be numeric. {remedy}{hint}"
             ) from None
     values = values.astype(np.float64, copy=False)
     bad = ~np.isfinite(values)

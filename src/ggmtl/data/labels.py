@@ -12,7 +12,7 @@ import numpy as np
 from ggmtl.data.frames import is_missing, plain, series_to_numpy
 from ggmtl.errors import InputError, InputTypeError, did_you_mean
 
-_UNSEEN_REMEDY = 'Use unseen="hub" to predict them with the common model, or add_task() to attach them.'
+_UNSEEN_REMEDY = 'Use unseen="hub" to predict them with the shared model, or add_task() to attach them.'
 
 
 # Text that would take more bytes at the width of the longest label is kept as Python's own.
@@ -206,7 +206,7 @@ def unseen_message(labels: np.ndarray, unseen: np.ndarray, known: np.ndarray) ->
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return (
         f"{int(unseen.sum())} of {len(labels)} rows have tasks that the model was not fitted with: {shown}{more}. "
-        "They are predicted with the common model."
+        "They are predicted with the shared model."
     )
 
 

@@ -64,10 +64,18 @@ def read_training(
                 f"belongs to, name it: {estimator}(task={forgotten!r})."
             )
         labels = np.full(len(matrix), SINGLE_TASK)
+    _warn_of_target(matrix, names, target)
     weight = _weights(sample_weight, len(matrix))
     group = None if groups is None else read_labels(groups, "groups", len(matrix))
     data = TaskData(matrix, target, labels, feature_names=names, sample_weight=weight, groups=group)
     return _within_range(_without_zero_weights(data))
+
+
+def _warn_of_target(matrix: np.ndarray, names: tuple[str, ...] | None, target: np.ndarray) -> None:
+    """A table passed whole has the target among its features, too."""
+    for k in np.flatnonzero(matrix[0] == target[0]) if names is not None else ():
+        if (matrix[:, k] == target).all() and (target != target[0]).any():
+            warn_user(f"Column {names[k]!r} of X equals y in every row. Drop it from X, or the model only copies it.")
 
 
 def read_prediction(

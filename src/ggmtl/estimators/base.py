@@ -209,7 +209,7 @@ class TaskEstimator(BaseEstimator):
             Task labels, where they were given to ``fit`` in this way.
         unseen : {"error", "hub"}, optional
             What to do with tasks that were not in the training data; by default the parameter `unseen`. ``"hub"``
-            predicts their rows with the common model, and warns with their number and labels.
+            predicts their rows with the shared model, and warns with their number and labels.
 
         Returns
         -------
@@ -256,7 +256,7 @@ class TaskEstimator(BaseEstimator):
         if unseen != "hub":
             raise InputError(unknown_tasks_message(np.unique(labels[unknown]).tolist(), self.tasks_))
         if not hasattr(self, "hub_coef_"):
-            raise InputError(f'{type(self).__name__} has no common model, so unseen="hub" cannot be used.')
+            raise InputError(f'{type(self).__name__} has no shared model, so unseen="hub" cannot be used.')
         warn_user(unseen_message(labels, unknown, self.tasks_), UnseenTaskWarning)
         coef[unknown], intercept[unknown] = self._with_bends("hub_coef_"), self.hub_intercept_
         return coef, intercept

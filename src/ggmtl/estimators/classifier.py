@@ -64,7 +64,7 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
     graph_ : TaskGraph
         The selected edges; empty where the evidence supports none.
     hub_coef_, hub_intercept_ : array of shape (d,) and float
-        The common model.
+        The shared model.
     blend_ : dict
         Share of every level in the model.
     path_ : list of dict
@@ -191,7 +191,7 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
         """Attach a new task without refitting the others, as :meth:`GGMTLRegressor.add_task` does.
 
         Its model is found on every level from its own rows, in which one class may be missing. The doubt about the
-        common model and the neighbours is left out of its standard errors.
+        shared model and the neighbours is left out of its standard errors.
         """
         check_is_fitted(self, "classes_")
         if len(self.classes_) > 2:
@@ -288,7 +288,7 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
             Task labels, where they were given to ``fit`` in this way.
         unseen : {"error", "hub"}, optional
             What to do with tasks that were not in the training data; by default the parameter `unseen`. ``"hub"``
-            predicts their rows with the common model, and warns with their number and labels.
+            predicts their rows with the shared model, and warns with their number and labels.
         """
         check_is_fitted(self, "classes_")
         return self.classes_[self.predict_proba(X, tasks, unseen=unseen).argmax(axis=1)]

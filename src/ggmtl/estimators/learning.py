@@ -96,7 +96,7 @@ def with_known_tasks(
             raise ParameterError(f"Coordinates(columns={where!r}) needs fit(..., task_features=) with these columns.")
         return settings
     if not settings.hub:
-        raise ParameterError("task_features describe the common model, so they need hub=True.")
+        raise ParameterError("task_features describe the shared model, so they need hub=True.")
     if model.device != "cpu":
         raise ParameterError(f'task_features are used on the CPU only. Got device={model.device!r}; use device="cpu".')
     known = KnownTasks.of(features.of_tasks(task_names[order]), len(settings.slopes), where)

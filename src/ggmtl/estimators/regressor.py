@@ -38,7 +38,7 @@ class GGMTLRegressor(IntervalRegressor):
         ½ Σ_i ‖X_i w_i − y_i‖² + ½ Σ_ij e_ij (w_i − w_j)ᵀ Λ (w_i − w_j)
             + ½ Σ_i (w_i − w_0)ᵀ H (w_i − w_0) + ½ρ Σ_i ‖w_i‖²
 
-    (w_0 is the common model, the *hub*), and the graph e, with the strengths Λ and H where they are not given,
+    (w_0 is the shared model, the *hub*), and the graph e, with the strengths Λ and H where they are not given,
     minimises an outer criterion. X and y are scaled by pooled totals first, so units do not matter; all results are in
     the units of the data.
 
@@ -56,7 +56,7 @@ class GGMTLRegressor(IntervalRegressor):
     coupling : "auto", float or array of shape (d + 1,)
         Λ: learned, one number, or one per feature with the intercept last.
     hub : bool
-        Whether all tasks are also drawn to a common model. ``False`` is the paper.
+        Whether all tasks are also drawn to a shared model. ``False`` is the paper.
     edge_l2, edge_l1 : float
         ξ and η, sparsity terms of the outer problem.
     edge_entropy : "auto" or float
@@ -128,7 +128,7 @@ class GGMTLRegressor(IntervalRegressor):
         Λ and H in scaled units, of straight lines and the intercept, which is last. An edge of weight w ties
         coefficient k by (w/λ) Λ_k.
     hub_coef_, hub_intercept_ : array of shape (d,) and float
-        The common model.
+        The shared model.
     path_ : list of dict
         One entry per level considered: name, edges, honest error, criterion, whether chosen.
     validation_error_ : float or None
@@ -224,7 +224,7 @@ class GGMTLRegressor(IntervalRegressor):
 
         Every task's ridge model is linked to the `k` nearest. A fifth of every task's rows is held out, and projected
         gradient lowers their error over the edge values. Then the models are refitted on all rows with these edges.
-        There is no common model, and nothing is chosen by cross-validation: λ and the sparsity terms are given. The
+        There is no shared model, and nothing is chosen by cross-validation: λ and the sparsity terms are given. The
         paper prints no values for them, so the defaults here are ours. ``fit`` warns (``ConvergenceWarning``) if
         `max_iter` steps were not enough.
 
@@ -273,7 +273,7 @@ class GGMTLRegressor(IntervalRegressor):
             "validation": 0.2,
             "noise": "common",
             "edge_solver": "projected_gradient",
-            # Without a common model, a column that is constant within a task leaves its model undetermined.
+            # Without a shared model, a column that is constant within a task leaves its model undetermined.
             "ridge": 1e-3,
         }
         given = {
@@ -375,7 +375,7 @@ class GGMTLRegressor(IntervalRegressor):
             Also return the standard deviation of a new observation about each prediction.
         unseen : {"error", "hub"}, optional
             What to do with tasks that were not in the training data; by default the parameter `unseen`. ``"hub"``
-            predicts their rows with the common model, and warns with their number and labels.
+            predicts their rows with the shared model, and warns with their number and labels.
         exposure : array of shape (rows,), optional
             As in ``fit``; one by default.
         task_features : data frame, optional

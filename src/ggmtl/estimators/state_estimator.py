@@ -55,7 +55,7 @@ class StateEstimator(TaskEstimator):
         """Attach a new task without refitting the others.
 
         Neighbours and their strength are chosen by the evidence of the task's own rows; without rows it gets the
-        common model. Rows may be as few as one.
+        shared model. Rows may be as few as one.
 
         Parameters
         ----------
@@ -124,7 +124,7 @@ class StateEstimator(TaskEstimator):
             Values of the feature; by default fifty over the range of the training rows, or two standard deviations
             around their mean where the effect is a straight line.
         task : optional
-            Label of a task; by default the effect is that of the common model, the mean of the tasks.
+            Label of a task; by default the effect is that of the shared model, the mean of the tasks.
 
         Returns
         -------
@@ -341,7 +341,7 @@ class StateRegressor(TaskRegressor, StateEstimator):
             Also return the standard deviation of a new observation about each prediction.
         unseen : {"error", "hub"}, optional
             What to do with tasks that were not in the training data; by default the parameter `unseen`. ``"hub"``
-            predicts their rows with the common model, and warns with their number and labels.
+            predicts their rows with the shared model, and warns with their number and labels.
         task_features : data frame, optional
             What is known about tasks that were not in the training data, as in ``fit``. Their models follow from it.
             Rows of other tasks are not used.

@@ -135,7 +135,7 @@ class EdgeExplanation:
         elif self.any_links:
             lines = [f"{a} and {b} are not linked."]
         else:
-            lines = [f"{a} and {b} are not linked: the model has no links, only the common model of all tasks."]
+            lines = [f"{a} and {b} are not linked: the model has no links, only the shared model of all tasks."]
         if self.linked and self.support is not None:
             lines[0] = f"{lines[0][:-1]}, found in {100 * self.support:.0f} % of the folds."
         if self.linked:

@@ -21,8 +21,9 @@ from ggmtl.fit.held_out import FoldErrors, cross_validate
 from ggmtl.fit.levels import OTHER_HUB, OWN_SCALES, pooled_level, simple_levels
 from ggmtl.fit.state import state_of
 from ggmtl.inspection.outliers import unlike_others
-from ggmtl.inspection.summary.phrases import count, listing, one_line
+from ggmtl.inspection.summary.phrases import listing, one_line
 from ggmtl.inspection.summary.verdict import AVERAGE, LEVEL_PLACES, SIMPLE_LEVELS, average_verdict
+from ggmtl.inspection.summary.words import level_title
 from ggmtl.kernels import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss
 
@@ -121,9 +122,10 @@ class TransferReport:
     def describe(self) -> str:
         """The report in words."""
         lines = [self.verdict]
+        lines.append("Root mean square error on held-out rows:")
         for name, error, number in zip(self.levels, self.total, self.n_edges or [0] * len(self.levels)):
-            edges = f" ({count(number, 'edge')})" if number else ""
-            lines.append(f"{name}{edges}: {error:.4g}")
+            kind = "graph" if name.startswith("graph") else name
+            lines.append(f"  {level_title({'name': kind, 'n_edges': number})}: {error:.4g}")
         number = len(self.tasks)
         if len(self.hurt):
             lines.append(f"Sharing hurts {len(self.hurt)} of {number} tasks: {listing(self.hurt.tolist(), 10)}.")
@@ -366,7 +368,7 @@ def _verdict(
         )
     if names[chosen] == "independent":
         return "Separate models predict best."
-    common = "common slopes" if names[chosen] == "intercepts" else "the common model"
+    common = "common slopes" if names[chosen] == "intercepts" else "the shared model"
     found = f"No links between tasks were found beyond {common}"
     if over_alone.low > 0:
         return f"{found}, which lowers the error by {_percent(over_alone)} against separate models."

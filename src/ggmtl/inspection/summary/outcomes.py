@@ -64,7 +64,7 @@ def _error_lines(model: Any, outcome: OutcomeFamily) -> list[str]:
 
 
 def _ratio_lines(model: Any, outcome: OutcomeFamily) -> list[str]:
-    """By what the common model multiplies odds or rate per unit of each feature, the largest effects first."""
+    """By what the shared model multiplies odds or rate per unit of each feature, the largest effects first."""
     if not hasattr(model, "hub_coef_"):
         return []
     words = _WORDS[outcome.loss][2]

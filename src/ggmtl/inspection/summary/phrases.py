@@ -11,8 +11,8 @@ import numpy as np
 
 
 def listing(names: list[Any], most: int = 8) -> str:
-    """Names in a row; beyond `most`, how many more."""
-    shown = ", ".join(one_line(name) for name in names[:most])
+    """Names in a row, those with a comma in quotes; beyond `most`, how many more."""
+    shown = ", ".join(f'"{one_line(name)}"' if "," in str(name) else one_line(name) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 

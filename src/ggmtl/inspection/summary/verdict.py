@@ -28,8 +28,8 @@ LEVEL_PLACES: dict[str, float] = {
 LEVEL_NAMES = {
     "pooled": "one model for all",
     "hub": "shared model + own deviations",
-    OTHER_HUB: "shared model + own deviations, with the other assumption about noise",
-    OWN_SCALES: "shared model + own deviations, at a scale of each task",
+    OTHER_HUB: "shared model + own deviations, other noise",
+    OWN_SCALES: "shared model + own deviations, own scales",
     "described": "shared model by task features + own deviations",
     "intercepts": "common slopes",
     "graph": "linked tasks",
@@ -74,8 +74,6 @@ _MEANINGS = {
     "intercepts": "The slopes are the same in all tasks. Each task has its own intercept, learned from its own rows: "
     "intercepts are correlated with the features, so shrinking them would bias the slopes (use fixed effects).",
     "independent": "What one task shows does not carry over to another: each model is learned from its own rows.",
-    "tie": "The tasks differ, but no groups of similar tasks were found. Sharing predicts about as well as separate "
-    "models.",
     "shared": "Each task has its own model. It is pulled towards a shared model by an amount that is estimated from "
     "the data. No groups of similar tasks were found.",
     "links unclear": "The evidence supports these links. Predictions are about as good without them, so treat them as "
@@ -87,6 +85,8 @@ _MEANINGS = {
 }
 # Normal quantile of the intervals given: 95 %.
 _QUANTILE = 1.96
+# Errors are about the same where the whole interval of the gain lies within so much of zero.
+_CLOSE = 0.02
 
 
 def average_verdict(family: Family, graph: TaskGraph) -> dict[str, Any]:
@@ -119,7 +119,10 @@ def average_verdict(family: Family, graph: TaskGraph) -> dict[str, Any]:
             f"Sharing raises the held-out error by {percent(loss['gain'])} ({interval(loss)}) against separate models."
         )
         return {"kind": "independent", "text": text, **sharing}
-    text = f"The tasks differ. Whether sharing lowers the held-out error against separate models cannot be told. {none}"
+    if max(-sharing["low"], sharing["high"]) < _CLOSE:
+        text = f"The tasks differ. Sharing predicts about as well as separate models. {none}"
+    else:
+        text = f"The tasks differ. It is not clear whether sharing predicts better than separate models. {none}"
     return {"kind": "tie", "text": text, **sharing}
 
 
@@ -131,7 +134,7 @@ def _links_verdict(gain: dict[str, Any]) -> dict[str, Any]:
         loss = {"low": -gain["high"], "high": -gain["low"], "gain": -gain["gain"]}
         text = f"Links between tasks raise the held-out error by {percent(loss['gain'])} ({interval(loss)})."
         return {"kind": "graph", "text": text, **gain}
-    text = "Links between tasks were found. Whether they lower the held-out error cannot be told."
+    text = "Links between tasks were found. It is not clear whether they lower the held-out error."
     return {"kind": "links unclear", "text": text, **gain}
 
 

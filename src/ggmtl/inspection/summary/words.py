@@ -167,7 +167,8 @@ def known_lines(summary: dict[str, Any]) -> list[str]:
     most, least = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
     if shares[most] - shares[least] > 0.1:
         lines.append(
-            f"They explain most of {most} ({percent(shares[most])}), least of {least} ({percent(shares[least])})."
+            f"They explain most for {most} ({percent(shares[most])} of its differences) and least for {least} "
+            f"({percent(shares[least])})."
         )
     return lines
 
@@ -183,28 +184,36 @@ def note_lines(summary: dict[str, Any]) -> list[str]:
         )
     if summary["bends"] is not None:
         lines.append(
-            f"The effect of {one_line(summary['bends']['feature'])} is no straight line: a curve lowers the "
-            f'error on rows not seen by {percent(summary["bends"]["gain"])}. Try effects="auto".'
+            f"The effect of {one_line(summary['bends']['feature'])} is not a straight line: a curve lowers the "
+            f'held-out error by {percent(summary["bends"]["gain"])}. Try effects="auto" (--effects auto on the '
+            "command line)."
         )
     noise = summary["noise"]
     if noise is not None:
         quiet, noisy = one_line(noise["quietest"]), one_line(noise["noisiest"])
-        weighed = ". Tasks with less noise get more weight."
         lines.append(
-            f"Tasks differ in noise, from {number(noise['low'])} ({quiet}) to {number(noise['high'])} ({noisy})"
-            + (weighed if noise["weighed"] else ". So do the intervals of predictions.")
+            f"Tasks differ in noise (standard deviation): from {noise['low']:.2g} ({quiet}) to {noise['high']:.2g} "
+            f"({noisy}). "
+            + (
+                "Tasks with less noise get more weight."
+                if noise["weighed"]
+                else "Prediction intervals are shorter for tasks with less noise."
+            )
         )
     return lines
 
 
 def task_line(summary: dict[str, Any]) -> list[str]:
-    """How many tasks gain, and which most; no line where that is not known."""
+    """How many tasks are predicted better, and which most; no line where that is not known."""
     known = [task for task in summary["tasks"] if task["gain"] is not None]
     if not known:
         return []
-    gaining = f"{sum(task['gain'] > 0 for task in known):,} of {count(len(known), 'task')} gain by sharing"
+    scored = count(len(known), "task")
+    if len(known) < summary["n_tasks"]:
+        scored = f"the {scored} with five or more held-out rows"
+    gaining = f"{sum(task['gain'] > 0 for task in known):,} of {scored} have a lower held-out error with sharing"
     if len(known) > _MOST_NAMED:
         # The largest of very many gains, of a few rows each, is chance.
         return [f"{gaining}."]
     best = max(known, key=lambda task: task["gain"])
-    return [f"{gaining}; most: {one_line(best['label'])} ({signed(-best['gain'])} error)."]
+    return [f"{gaining}; most: {one_line(best['label'])} ({signed(-best['gain'])})."]
