@@ -120,7 +120,7 @@ def test_pooled_model_is_one_ridge_regression_and_serves_unseen_tasks():
     np.testing.assert_allclose(model.coef_, np.tile(one.coef_, (4, 1)), atol=1e-10)
     np.testing.assert_allclose(model.hub_coef_, one.coef_, atol=1e-10)
     np.testing.assert_allclose(model.predict(X, tasks=np.full(len(y), 99)), one.predict(X), atol=1e-9)
-    with pytest.raises(InputError, match="no common model"):
+    with pytest.raises(InputError, match="no shared model"):
         IndependentRegressor(unseen="hub").fit(X, y, tasks=tasks).predict(X, tasks=tasks + 50)
 
 

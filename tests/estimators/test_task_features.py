@@ -67,7 +67,7 @@ def test_order_of_the_table_and_more_tasks_in_it_change_nothing(fitted):
 def test_tasks_never_seen_get_the_model_that_is_known_of_them(fitted):
     model, _, _, table, new, target, _ = fitted
     told, spread = model.predict(new, task_features=table, return_std=True)
-    with pytest.warns(UserWarning, match="common model"):
+    with pytest.warns(UserWarning, match="shared model"):
         common = model.predict(new, unseen="hub")
     assert np.mean((told - target) ** 2) < 0.7 * np.mean((common - target) ** 2)
     assert (np.abs(told - target) < 1.645 * spread).mean() > 0.75

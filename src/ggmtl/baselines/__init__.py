@@ -2,7 +2,7 @@
 
 In: rows, as in ``GGMTLRegressor``. Out: ``coef_``, ``intercept_`` and ``graph_`` (empty where a method has none).
 
-``ridge`` (independent, pooled, and hub: a common model and deviations), ``classifiers`` (these three for classes),
+``ridge`` (independent, pooled, and hub: a shared model and deviations), ``classifiers`` (these three for classes),
 ``ccmtl``, ``mtrl``, ``mssl``, ``bmsl``: each module states its objective. ``_shared`` eliminates intercepts, chooses
 strengths by cross-validation and solves with matrices between tasks. ``_row_models`` fits classes and counts; the
 draws of ``bmsl`` are in ``_gibbs``.

@@ -1,4 +1,4 @@
-"""Ridge regression: every task on its own, one model for all tasks, or a common model with deviations.
+"""Ridge regression: every task on its own, one model for all tasks, or a shared model with deviations.
 
 w_i(ρ) = argmin ½‖y_i − X_i w − b‖² + ½ρ‖w‖² = U_i (Λ_i + ρ)⁻¹ U_iᵀ m_i ,     G_i = U_i Λ_i U_iᵀ
 """
@@ -226,7 +226,7 @@ _GRID = tuple(10.0**power for power in np.arange(2.0, -4.5, -0.5))
 
 
 class HubRegressor(CountRegressor):
-    """Every task's model as a common model plus a deviation:
+    """Every task's model as a shared model plus a deviation:
 
         min  ½ Σ_i ‖y_i − X_i w_i − b_i‖² + ½h Σ_i ‖w_i − w_0‖² + ½h_b Σ_i (b_i − b_0)²
 
@@ -251,7 +251,7 @@ class HubRegressor(CountRegressor):
     coef_, intercept_ : arrays of shape (n, d), (n,)
         Models in the user's units.
     hub_coef_, hub_intercept_ : array of shape (d,), float
-        The common model.
+        The shared model.
     strength_ : array of shape (d + 1,)
         The strength of every coefficient, intercept last.
     validation_error_ : float or None
@@ -294,7 +294,7 @@ class HubRegressor(CountRegressor):
         total, graph = sum_of(folds), TaskGraph.empty(statistics.task_names)
         attributes = {"strength_": strengths, "validation_error_": held_out_rmse(errors, self.scaling_.target_scale)}
         if total.n_tasks == 1:
-            # The common model is the task's own: least squares, of the smallest norm where that is not unique.
+            # The shared model is the task's own: least squares, of the smallest norm where that is not unique.
             models = RidgeFactor.of(centre(total, self.fit_intercept)).solve(0.0)
             return LearnedModels(models, graph, models[0], attributes)
         fit = hub_evidence(total, strengths)
