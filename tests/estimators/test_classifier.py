@@ -1,5 +1,7 @@
 """GGMTLClassifier: scikit-learn's contract, probabilities, and what is refused."""
 
+import os
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +12,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_predict
 from sklearn.utils.estimator_checks import check_estimator
 
 from ggmtl import GGMTLClassifier, load_model
+from ggmtl.datasets import load_landmine
 from ggmtl.errors import InputError, ParameterError, UnseenTaskWarning
 from ggmtl.inspection import explain_edge
 from ggmtl.model_selection import TaskKFold
@@ -33,6 +36,26 @@ def rows():
 def model(rows):
     X, y, tasks = rows
     return GGMTLClassifier().fit(X, y, tasks=tasks)
+
+
+@pytest.mark.skipif(not os.environ.get("GGMTL_DATA_HOME"), reason="GGMTL_DATA_HOME is not set: no real data files")
+def test_the_two_regions_of_landmine_are_found_and_refused_where_rows_are_few():
+    """15 fields with foliage and 14 bare ones, from 160 rows of each; 20 rows do not tell."""
+    data = load_landmine()
+    place = np.concatenate(
+        [np.random.default_rng(0).permutation(np.flatnonzero(data.tasks == k)) for k in range(1, 30)]
+    )
+    rank = np.concatenate([np.arange((data.tasks == k).sum()) for k in range(1, 30)])
+
+    def links(rows):
+        chosen = place[rank < rows]
+        model = GGMTLClassifier(validation=None).fit(data.X[chosen], data.y[chosen], tasks=data.tasks[chosen])
+        return {tuple(edge) for edge in model.graph_.edges.tolist()}
+
+    same = {(i, j) for i in range(29) for j in range(i + 1, 29) if (i < 15) == (j < 15)}
+    found = links(160)
+    assert 2 * len(found & same) / (len(found) + len(same)) > 0.9
+    assert not links(20)
 
 
 def fresh(seed=1, n_tasks=12, n_rows=200):

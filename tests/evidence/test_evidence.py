@@ -327,6 +327,21 @@ def test_well_separated_clusters_are_found():
     np.testing.assert_array_equal(choice.edges, edges[member[edges[:, 0]] == member[edges[:, 1]]])
 
 
+@pytest.mark.parametrize("seed", [0, 2])
+def test_clusters_do_not_lose_to_a_list_of_edges_that_is_not_worth_its_description(seed):
+    """Tasks in two kinds, with deviations of their own: a list of edges fits more of these, and says less."""
+    random = np.random.default_rng(seed)
+    member, kinds = np.arange(16) % 2, np.zeros((2, 5))
+    kinds[:, :2] = [[-1.0, 1.0], [1.0, -1.0]]
+    scale = np.array([0.2, 0.2, 0.5, 0.5, 0.5])
+    choice, edges = choose(losses(kinds[member] + scale * random.standard_normal((16, 5)), 15)), all_pairs(16)
+    assert choice.kind == "clusters"
+    assert choice.score > 0
+    inside = member[edges[:, 0]] == member[edges[:, 1]]
+    found = np.isin(edges @ [16, 1], choice.edges[choice.selected] @ [16, 1])
+    assert 2 * (found & inside).sum() / (found.sum() + inside.sum()) > 0.8
+
+
 def test_a_line_is_found():
     random = np.random.default_rng(0)
     loss = losses(np.cumsum(0.3 * random.standard_normal((12, 15)), axis=0), 150)

@@ -4,8 +4,16 @@ import numpy as np
 import pytest
 
 from ggmtl.bilevel.level import Settings
+from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.laplace import LaplaceLoss, common_model, hub_mode
-from ggmtl.fit.outcome_levels import graph_mode, hub_level, null_model, pooled_level, separate_level
+from ggmtl.fit.outcome_levels import (
+    graph_mode,
+    hub_level,
+    intercept_level,
+    null_model,
+    pooled_level,
+    separate_level,
+)
 from ggmtl.fit.predictor_average import (
     HeldOutRows,
     average_weights,
@@ -43,6 +51,24 @@ def test_levels_are_at_their_optimum(name):
     pull = np.where(SLOPES, alone.ridge * alone.fit.coefficients, 0.0)
     gradient = rows.gradient(loss, alone.fit.coefficients)
     np.testing.assert_allclose((gradient + pull)[:, SLOPES], 0.0, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", ["logistic", "poisson"])
+def test_common_slopes_and_intercepts_drawn_to_their_mean_by_the_evidence(name):
+    """The same evidence, its slope along the intercepts' strength zero, and slopes that all tasks share."""
+    rows, loss = make_rows(name, n_tasks=12, spread=0.7)
+    pooled = pooled_level(rows, loss, SLOPES)
+    level = intercept_level(rows, loss, SLOPES, pooled.fit.coefficients, pooled)
+    models = level.fit.coefficients
+    assert np.ptp(models[:, SLOPES], axis=0).max() < 1e-3
+    assert np.ptp(models[:, 2]) > 0.5
+    laplace = LaplaceLoss(rows, loss, models, 1.0, pooled.ridge)
+    slope = hub_evidence(laplace, level.fit.hub).gradient[2] * level.fit.hub[2]
+    assert abs(slope) < 1e-2
+    gradient = rows.gradient(loss, models)
+    np.testing.assert_allclose(gradient[:, 2] + level.fit.hub[2] * (models - models.mean(axis=0))[:, 2], 0, atol=1e-3)
+    pull = pooled.ridge * models.mean(axis=0)
+    np.testing.assert_allclose((gradient.sum(axis=0) + pull)[SLOPES], 0.0, atol=1e-2)
 
 
 def test_tasks_that_are_alike_are_pooled_by_the_evidence():

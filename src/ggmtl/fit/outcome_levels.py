@@ -1,6 +1,7 @@
 """The levels of the family for losses that are not squared: each found by Newton's method on working sums.
 
     pooled        one model for all, its ridge learned
+    intercepts    common slopes, and intercepts drawn to their mean as strongly as Laplace's evidence says
     hub           a shared model and deviations; strengths by the evidence of working sums (PQL), then by Laplace's
     graph         the search for edges on the working sums of the hub's optimum, then Newton's method beside the edges
     independent   every task alone: slopes drawn to zero and intercepts to their mean, as strongly as the evidence says
@@ -15,7 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ggmtl.bilevel.level import GraphFit, Settings
-from ggmtl.evidence.hub_strengths import learn_hub_by_feature
+from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.hub_strengths import learn_hub_by_feature, minimize_logs
 from ggmtl.evidence.laplace import LaplaceLoss, hub_covariance, hub_mode
 from ggmtl.evidence.search import learn_by_evidence
 from ggmtl.fit.levels import covariance_root
@@ -38,6 +40,8 @@ _BARELY = 1e-6
 # Counts vary at least as much as Poisson's.
 _LEAST_DISPERSION = 1.0
 _RIDGE = 1e-10
+# Strength that leaves nothing of a slope to its task, in units of the tasks' curvature.
+_ALL_COMMON = 1e5
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,10 @@ def learn_outcome_levels(
         return {"independent": alone}
     pooled = pooled_level(rows, loss, settings.slopes, dispersion)
     hub, mode = hub_level(rows, loss, settings, pooled, dispersion)
-    levels = {"pooled": pooled, "hub": hub}
+    levels = {"pooled": pooled}
+    if settings.slopes.any() and not settings.slopes.all():
+        levels["intercepts"] = intercept_level(rows, loss, settings.slopes, hub.fit.coefficients, pooled, dispersion)
+    levels["hub"] = hub
     if graph:
         linked = graph_level(rows, loss, settings, task_names, hub.fit, mode)
         levels |= {} if linked is None else {"graph": linked}
@@ -110,6 +117,30 @@ def hub_level(
     blocks, _, spread = hub_covariance(mode.sums.gram, learned.hub, _RIDGE, pooled.ridge)
     new_task = dispersion * (spread + np.diag(1.0 / learned.hub))
     return OutcomeLevel(fit, dispersion * blocks, new_task, np.zeros(rows.n_features)), mode
+
+
+def intercept_level(
+    rows: TaskRows, loss: RowLoss, slopes: np.ndarray, start: np.ndarray, pooled: OutcomeLevel, dispersion: float = 1.0
+) -> OutcomeLevel:
+    """Common slopes, and an intercept of every task; Newton's method begins at `start`."""
+    unit = np.einsum("nkk->k", rows.working_sums(loss, start).gram) / rows.n_tasks
+    column = np.flatnonzero(~slopes)
+    strength = np.where(slopes, _ALL_COMMON * max(float(unit.max()), 1.0), 0.1 * unit)
+    laplace = LaplaceLoss(rows, loss, start, dispersion, pooled.ridge)
+
+    def objective(logs: np.ndarray) -> tuple[float, np.ndarray]:
+        strength[column] = np.exp(logs)
+        evidence = hub_evidence(laplace, strength)  # pyright: ignore[reportArgumentType]
+        return evidence.value, evidence.gradient[column] * strength[column]
+
+    first = np.log(strength[column])
+    found = minimize_logs(objective, first, (np.log(_WEAKEST), np.log(_STRONGEST)), max_iter=30, ftol=1e-8)
+    value, _ = objective(found.x)
+    mode = hub_mode(laplace, strength)
+    blocks, _, spread = hub_covariance(mode.sums.gram, strength, _RIDGE, pooled.ridge)
+    fit = _without_edges("intercepts", strength, mode.coefficients, value)
+    new_task = dispersion * (spread + np.diag(1.0 / strength))
+    return OutcomeLevel(fit, dispersion * blocks, new_task, np.zeros(rows.n_features))
 
 
 def learned_dispersion(rows: TaskRows, loss: RowLoss, settings: Settings, pooled: OutcomeLevel) -> float:

@@ -11,6 +11,7 @@ from ggmtl.inspection.summary.phrases import count, figure, listing, number, per
 
 _NAMES = {
     "pooled": "one model for all",
+    "intercepts": "common slopes + own intercepts",
     "hub": "shared model + own deviations",
     "graph": "linked tasks",
     "independent": "separate models",
