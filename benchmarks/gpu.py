@@ -35,7 +35,7 @@ SUBPROBLEM = 20_000
 NARROW, WIDE = torch.float32, torch.float64
 
 
-_FORMS = ("solve.gpu.products", "solve.gpu.solver", "solve.gpu.system", "evidence.gpu.kernels")
+_FORMS = ("solve.gpu.solver", "solve.gpu.system", "evidence.gpu.kernels")
 
 
 def load_kernels() -> SimpleNamespace:
@@ -178,7 +178,7 @@ def inverse_kernels(bench: Bench) -> None:
     ones = torch.ones(narrow.shape[:2], device=bench.device)
     wide_ones = ones.to(WIDE)
     both = 8.0 * narrow.numel()
-    products = importlib.import_module("ggmtl.solve.gpu.products")
+    products = importlib.import_module("ggmtl.solve.gpu.system")
     usual = products.CHUNK_NUMBERS
 
     def invert(shift: Tensor, power: int | None = None) -> None:

@@ -25,8 +25,8 @@ from ggmtl.fit import path  # noqa: E402
 from ggmtl.graph.candidates import KNN, search_for  # noqa: E402
 from ggmtl.kernels import reference  # noqa: E402
 from ggmtl.runtime.sizes import SIZES, Sizes  # noqa: E402
-from ggmtl.solve.gpu import products  # noqa: E402
-from ggmtl.solve.gpu.products import TensorGraph  # noqa: E402
+from ggmtl.solve.gpu import system as gpu_system  # noqa: E402
+from ggmtl.solve.gpu.system import TensorGraph  # noqa: E402
 from ggmtl.solve.solvers import Direct  # noqa: E402
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares  # noqa: E402
 from made import sums_of  # noqa: E402
@@ -72,7 +72,7 @@ def relative(a, b):
 
 @pytest.mark.parametrize(("dtype", "accuracy"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_the_loss_on_a_device_is_that_of_the_arrays(place, dtype, accuracy, monkeypatch):
-    monkeypatch.setattr(products, "CHUNK_NUMBERS", 2000)
+    monkeypatch.setattr(gpu_system, "CHUNK_NUMBERS", 2000)
     (here, other), models, _ = smooth_problem(n=90, parts=2)
     there, elsewhere = (DeviceLoss.of(loss, place, dtype) for loss in (here, other))
     unit, ridge = np.linspace(0.5, 2.0, 5), np.full(models.shape, 1e-3)
@@ -133,7 +133,7 @@ def dense(system):
 
 @pytest.mark.parametrize("chunk", [1 << 27, 200])
 def test_right_hand_sides_of_samples_have_the_systems_covariance(place, chunk, monkeypatch):
-    monkeypatch.setattr(products, "CHUNK_NUMBERS", chunk)
+    monkeypatch.setattr(gpu_system, "CHUNK_NUMBERS", chunk)
     (here,), _, places = smooth_problem(n=12, p=2, rows=3)
     system = neighbours.DeviceSolves(DeviceLoss.of(here, place))._system(neighbour_state(places, 2, hub=2.0, k=3))
     number = 40_000 if chunk > 200 else 2000
@@ -238,7 +238,7 @@ def test_learned_neighbours_differ_by_no_more_than_samples_do(place):
 
 @pytest.mark.parametrize("chunk", [1 << 27, 4000])
 def test_neighbours_of_neighbours_are_those_of_the_reference(place, chunk, monkeypatch):
-    monkeypatch.setattr(products, "CHUNK_NUMBERS", chunk)
+    monkeypatch.setattr(gpu_system, "CHUNK_NUMBERS", chunk)
     rng = np.random.default_rng(0)
     points = rng.normal(size=(300, 4))
     edges = np.unique(np.sort(rng.integers(0, 290, size=(700, 2)), axis=1), axis=0)
@@ -341,7 +341,7 @@ def test_little_memory_means_float32_and_less_is_refused(monkeypatch):
     vectors = 8 * 80 * 100 * 5
     monkeypatch.setattr(placing, "free_bytes", lambda _: (3 * 8 + 8) * numbers + vectors)
     assert placing.on_device(folded, "cpu").parts[0].tensors.gram.dtype == torch.float32
-    monkeypatch.setattr("ggmtl.solve.gpu.products.free_bytes", lambda _: 1e3)
+    monkeypatch.setattr("ggmtl.solve.gpu.system.free_bytes", lambda _: 1e3)
     with pytest.raises(InputError, match=r'Fitting 100 tasks with 5 coefficients needs .* device="cpu"'):
         placing.on_device(folded, "cpu")
 

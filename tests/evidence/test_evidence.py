@@ -11,8 +11,7 @@ import pytest
 from ggmtl.errors import ParameterError
 from ggmtl.evidence.clusters import ClusterChoice, cluster_evidence
 from ggmtl.evidence.dense import EvidenceModel, edge_evidence
-from ggmtl.evidence.edge_steps import _step, learn_edges, spread_over_edges
-from ggmtl.evidence.flips import Flips
+from ggmtl.evidence.edge_steps import Flips, _step, learn_edges, spread_over_edges
 from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.hub_strengths import learn_hub, learn_hub_by_feature
 from ggmtl.evidence.sampled_edges import Neighbours, learn_neighbours, solves_for

@@ -20,7 +20,7 @@ from ggmtl.evidence.dense import EvidenceModel
 from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.level_value import graph_evidence, level_evidence, sampled_evidence
 from ggmtl.evidence.selection import list_description
-from ggmtl.inference.model_evidence import check_evidence
+from ggmtl.inference.uncertainty import check_evidence
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import LeastSquares
 

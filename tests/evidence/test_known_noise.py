@@ -7,7 +7,7 @@ import pytest
 
 from ggmtl.evidence.clusters import cluster_evidence
 from ggmtl.evidence.dense import EvidenceModel, edge_evidence
-from ggmtl.evidence.flips import Flips
+from ggmtl.evidence.edge_steps import Flips
 from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.level_value import sampled_evidence
 from ggmtl.statistics.least_squares import LeastSquares

@@ -15,7 +15,7 @@ from ggmtl.bilevel.level import present_problem, refit
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.inference.uncertainty import noise_variance
 from ggmtl.inspection import edge_stability, explain_edge, markov_clusters, transfer_report
-from ggmtl.inspection.outliers import unlike_others
+from ggmtl.inspection.differences import unlike_others
 from ggmtl.inspection.resampling import blocks_of, draw, weighted
 from ggmtl.inspection.stability import EdgeStability
 

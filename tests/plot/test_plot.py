@@ -20,8 +20,7 @@ from ggmtl.errors import InputError, InputTypeError, ParameterError  # noqa: E40
 from ggmtl.graph import TaskGraph  # noqa: E402
 from ggmtl.inspection import transfer_report  # noqa: E402
 from ggmtl.inspection.summary.collect import summarize  # noqa: E402
-from ggmtl.plot.layout import positions  # noqa: E402
-from ggmtl.plot.network import heaviest_links  # noqa: E402
+from ggmtl.plot.network import heaviest_links, positions  # noqa: E402
 from ggmtl.plot.style import GREY, OKABE_ITO, cluster_styles  # noqa: E402
 
 

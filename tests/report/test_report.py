@@ -18,7 +18,8 @@ from ggmtl.inspection.summary.collect import summarize
 from ggmtl.inspection.summary.verdict import LEVEL_NAMES
 from ggmtl.inspection.summary.words import level_title
 from ggmtl.report import render_report, write_report
-from ggmtl.report.page import graphs_of, page_data, script_json
+from ggmtl.report.page import script_json
+from ggmtl.report.payload import graphs_of, page_data
 from ggmtl.report.placing import place_tasks
 
 pytest.importorskip("jinja2")

@@ -16,19 +16,21 @@ from ggmtl.errors import InputError, SingularSystemError, SolverError  # noqa: E
 from ggmtl.evidence.gpu import kernels as device_kernels  # noqa: E402
 from ggmtl.evidence.gpu.kernels import joined_pairs, nearest_neighbours  # noqa: E402
 from ggmtl.evidence.hub import hub_evidence  # noqa: E402
-from ggmtl.solve.gpu import multigrid, products, solver  # noqa: E402
-from ggmtl.solve.gpu.products import (  # noqa: E402
+from ggmtl.solve.gpu import multigrid, solver  # noqa: E402
+from ggmtl.solve.gpu import system as gpu_system  # noqa: E402
+from ggmtl.solve.gpu.solver import (  # noqa: E402
+    Cycle,
+    TensorSolver,
+)
+from ggmtl.solve.gpu.system import (  # noqa: E402  # noqa: E402
     TensorGraph,
+    TensorLoss,
+    TensorSystem,
     block_product,
     inverse_and_log_determinant,
     inverse_blocks,
     row_sums,
 )
-from ggmtl.solve.gpu.solver import (  # noqa: E402
-    Cycle,
-    TensorSolver,
-)
-from ggmtl.solve.gpu.system import TensorLoss, TensorSystem  # noqa: E402
 from ggmtl.solve.solvers import ConjugateGradient, Direct, prepare  # noqa: E402
 from ggmtl.solve.system import TaskSystem  # noqa: E402
 from made import sums_of  # noqa: E402
@@ -82,7 +84,7 @@ def test_system_product_is_that_of_the_cpu(device, columns, hub):
 
 
 def test_float32_blocks_are_summed_in_float64(device, monkeypatch):
-    monkeypatch.setattr(products, "CHUNK_NUMBERS", 100)
+    monkeypatch.setattr(gpu_system, "CHUNK_NUMBERS", 100)
     system = make_system()
     values = np.random.default_rng(1).normal(size=system.shape)
     rounded = system.gram.astype(np.float32)
@@ -114,7 +116,7 @@ def test_inverse_and_determinant_of_blocks(device, p):
 
 
 def test_inverse_blocks_are_symmetric_and_refuse_indefinite_ones(device, monkeypatch):
-    monkeypatch.setattr(products, "CHUNK_NUMBERS", 500)
+    monkeypatch.setattr(gpu_system, "CHUNK_NUMBERS", 500)
     system = make_system(p=6)
     gram, shift = torch.as_tensor(system.gram).to(device), torch.ones(system.shape, dtype=torch.float64, device=device)
     inverse = inverse_blocks(gram, shift)
@@ -273,7 +275,7 @@ def test_the_preconditioner_returns_what_it_leaves(device):
 
 
 def test_too_little_memory_is_refused_before_any_is_taken(device, monkeypatch):
-    monkeypatch.setattr(products, "free_bytes", lambda _: 1e4)
+    monkeypatch.setattr(gpu_system, "free_bytes", lambda _: 1e4)
     with pytest.raises(InputError, match=r"Solving for 60 tasks with 5 coefficients needs .* GB .* float32"):
         TensorSolver.of(on_device(make_system(), device))
 
@@ -347,7 +349,7 @@ def make_loss(n=80, p=4, rows=6):
 @pytest.mark.parametrize("strength", [1e-4, 1.0, 1e5])
 @pytest.mark.parametrize("chunk", [1 << 26, 600])
 def test_hub_evidence_is_that_of_the_cpu(device, strength, chunk, monkeypatch):
-    monkeypatch.setattr(products, "CHUNK_NUMBERS", chunk)
+    monkeypatch.setattr(gpu_system, "CHUNK_NUMBERS", chunk)
     monkeypatch.setattr(device_kernels, "_fits", lambda *_: False)
     loss = make_loss()
     strengths = strength * np.array([1.0, 2.0, 0.5, 3.0])

@@ -156,7 +156,9 @@ def _pack_family(family: Family, arrays: dict[str, np.ndarray], by_fold: bool) -
         "fit": {name: encode(getattr(fit, name), name) for name in _FIT_VALUES},
         "levels": [[level.name, encode(float(level.value), "value")] for level in family.levels.values()],
         "columns": {
-            str(k): level.columns.tolist() for k, level in enumerate(family.levels.values()) if level.columns is not None
+            str(k): level.columns.tolist()
+            for k, level in enumerate(family.levels.values())
+            if level.columns is not None
         },
         "chosen": family.position(family.chosen),
         "main": family.position(family.main),
@@ -325,7 +327,7 @@ def _unpack_family(
             levels[k] = replace(levels[k], means=best.means)
     levels[main] = best
     # Files of earlier versions name the levels of straight lines, which use all linear columns.
-    used = content.get("columns", {k: straight for k in content.get("straight", [])})
+    used = content.get("columns", dict.fromkeys(content.get("straight", []), straight))
     for k, columns in used.items():
         levels[int(k)] = replace(levels[int(k)], columns=_columns(columns, width))
     errors = None

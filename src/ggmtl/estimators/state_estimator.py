@@ -23,10 +23,8 @@ from ggmtl.estimators.outcomes import one_more_outcome, outcome_attributes, refu
 from ggmtl.estimators.tables import coefficient_columns, interval_columns, path_columns
 from ggmtl.evidence.level_value import LevelEvidence
 from ggmtl.fit.state import FittedState
-from ggmtl.inference.effects import effect_of
 from ggmtl.inference.growth import with_rows
-from ggmtl.inference.model_evidence import evidence_of
-from ggmtl.inference.uncertainty import noise_ratios, posterior, task_noise
+from ggmtl.inference.uncertainty import effect_of, evidence_of, noise_ratios, posterior, task_noise
 from ggmtl.inference.unseen import known_of, unseen_models, with_unseen
 from ggmtl.inspection.summary.collect import summarize
 from ggmtl.inspection.summary.notebook import lines_html, notebook_html

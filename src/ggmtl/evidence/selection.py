@@ -6,8 +6,8 @@ A graph S with one strength c for all its edges has few parameters, so graphs co
 
 where the description counts, in nats, what it takes to say which graph: ln C(n(n−1)/2, |S|) for a list of
 edges, n ln K − ln K! for K clusters, nothing for the hub. Edges are searched greedily, one flip at a time
-(:mod:`ggmtl.evidence.flips`). Which edges of such a list are shown follows from their probabilities, averaged over many
-graphs that are about as good. Clusters are cuts of an average-linkage tree of the distances E(uᵀΛu).
+(:mod:`ggmtl.evidence.edge_steps`). Which edges of such a list are shown follows from their probabilities, averaged
+over many graphs that are about as good. Clusters are cuts of an average-linkage tree of the distances E(uᵀΛu).
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from scipy.special import gammaln
 
 from ggmtl.evidence.clusters import HUB_SHARE, ClusterChoice, search_clusters
 from ggmtl.evidence.dense import EdgeEvidence, EvidenceModel, edge_evidence
-from ggmtl.evidence.edge_steps import EvidenceResult
+from ggmtl.evidence.edge_steps import EvidenceResult, Flips
 from ggmtl.evidence.elimination import SparseGraph, strength_evidence
-from ggmtl.evidence.flips import Flips
 from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.hub_strengths import StrengthEvidence, group_labels, tune_strengths
 from ggmtl.evidence.spanning_trees import average_over_trees

@@ -3,10 +3,10 @@
 In: scaled losses per fold, settings. Out: a ``Family``, kept in the frozen ``FittedState``. Every level is learned
 again without each fold before it is scored there, so the errors include the search for candidates, strengths and edges.
 
-- ``path``: the whole fit; ``levels``: every level on given rows (``straight``: lines where there are curves).
+- ``path``: the whole fit, with one noise variance or one per task.
+- ``levels``: every level on given rows (``straight``: lines where there are curves).
 - ``held_out``: cross-validation of all levels; ``average``: their convex weights Σ_ℓ α_ℓ W^(ℓ), α ≥ 0, Σα = 1.
 - ``family``: levels by name, weights, the choice; ``state``: the record that the estimator holds.
 - ``order``: tasks and columns by content, so that labels and positions do not matter.
-- ``noise_choice``: one noise variance or one per task.
 - ``outcomes``, ``outcome_levels``, ``predictor_average``: the same for classes and counts.
 """

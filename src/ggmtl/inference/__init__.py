@@ -4,12 +4,11 @@ In: a fitted level and the losses of its rows. Out: covariances, standard deviat
 
 ====================  ==================================================================
 ``posterior``         covariance σ²(A⁻¹)_ii of every model
-``uncertainty``       noise, standard errors and intervals of a fitted state, computed once
+``uncertainty``       noise, standard errors, effects and evidence of a fitted state, computed once
 ``noise_variance``    σ² = Q/(N − tr(A⁻¹G))
 ``removal``           models, errors and covariance without one edge: A' = A − w·bbᵀ
 ``attachment``        a new task: its neighbours and model by the evidence of its own rows
 ``growth``            a state with one more task, or with more rows
-``unseen``            models of tasks that only a table describes; ``mean_doubt``: how certain these are
-``model_evidence``    log evidence of a fitted state
+``unseen``            models of tasks that only a table describes, and how certain these are
 ====================  ==================================================================
 """

@@ -1,4 +1,4 @@
-"""Noise and standard errors of a fitted state, each computed when it is first asked for."""
+"""Noise, standard errors, effects and evidence of a fitted state, each computed when it is first asked for."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ from dataclasses import replace
 
 import numpy as np
 
+from ggmtl.bilevel.level import STRAIGHT, GraphFit, on_its_columns
 from ggmtl.data.labels import locate_tasks
-from ggmtl.fit import noise_choice
+from ggmtl.errors import InputError
+from ggmtl.evidence.level_value import LevelEvidence, level_evidence
+from ggmtl.fit.family import Family
+from ggmtl.fit.levels import hub_level
+from ggmtl.fit.path import noise_ratios as estimated_ratios
 from ggmtl.fit.state import FittedState
 from ggmtl.inference.attachment import among
-from ggmtl.inference.mean_doubt import with_mean_doubt
 from ggmtl.inference.noise_variance import HeldOut
 from ggmtl.inference.posterior import Posterior, noise_of, posterior_of
+from ggmtl.inference.unseen import with_mean_doubt
 from ggmtl.kernels import one_blas_thread
 from ggmtl.runtime.journal import logger, verbose_logging
-from ggmtl.statistics.least_squares import FoldedLoss
+from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 
 
 @one_blas_thread()
@@ -44,7 +49,7 @@ def noise_ratios(state: FittedState, folded: FoldedLoss | None = None) -> np.nda
         if state.settings.noise == "common":
             return None
         total = among(fit, fitted).weighed((folded or state.folded()).total.of_tasks(fitted))
-        found = noise_choice.noise_ratios(fit.hub, total, state.settings.sizes)
+        found = estimated_ratios(fit.hub, total, state.settings.sizes)
         if found is None:
             return None
         # A task without rows, or one that was added later, gets the mean noise of all tasks.
@@ -117,3 +122,65 @@ def _held_out_error(state: FittedState, folded: FoldedLoss) -> HeldOut | None:
     precisions = state.level.precisions
     weighted = squared.sum() if precisions is None else squared @ precisions
     return HeldOut(float(weighted / family.errors.count.sum()), 1.0 - 1.0 / len(folded.parts))
+
+
+def effect_of(
+    state: FittedState, feature: int, values: np.ndarray, position: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Effect and standard error at values of a feature, in the units of the target.
+
+    The effect is zero on average over the training rows, so that a prediction is the mean prediction for these and the
+    sum of all effects. `position` is that of a task; None asks for the common model. Standard errors are NaN where the
+    model was saved without statistics.
+    """
+    rows = state.scaling.effect_rows(feature, values)
+    model = state.common_model() if position is None else state.coefficients[position]
+    if state.statistics is None:
+        return rows @ model, np.full(len(values), np.nan)
+    joint = posterior(state)
+    covariance = joint.common if position is None else joint.covariance[position]
+    variance = joint.noise * np.einsum("rp,pq,rq->r", rows, covariance, rows)
+    return rows @ model, np.sqrt(np.maximum(variance, 0.0))
+
+
+def evidence_of(state: FittedState, n_probes: int, seed: int) -> LevelEvidence:
+    """Log evidence of the chosen level on all rows."""
+    state.rows("evidence()")
+    check_evidence(state.family, state.settings.penalty)
+    # Tasks that were added later are not part of the model whose evidence this is.
+    fitted = state.fitted_tasks
+    loss, fit = state.folded().total.of_tasks(fitted), among(state.level, fitted)
+    own, rows, _ = on_its_columns(fit, loss, state.settings)
+    hub = own.hub if own.kind == "hub" else hub_alone(state, fit, loss)
+    return level_evidence(own, rows, hub, n_probes=n_probes, seed=seed, sizes=state.settings.sizes)
+
+
+def check_evidence(family: Family, penalty: str) -> None:
+    """Refuse a level whose marginal likelihood is not known."""
+    fit = family.best.on_its_columns()
+    if fit.kind in ("pooled", "independent"):
+        raise InputError(
+            "evidence() is defined for tasks that are shrunk to a common model with finite strengths. Got the "
+            f"{fit.name} level instead, which has no evidence. Compare it with the others by the errors in path_."
+        )
+    if not (fit.hub > 0).all() or (len(fit.edges) and (family.criterion != "evidence" or penalty != "squared_l2")):
+        raise InputError(
+            'evidence() of a graph needs criterion="evidence", penalty="squared_l2" and hub=True: only there is it '
+            f"known. Got criterion={family.criterion!r}, penalty={penalty!r} and hub={bool((fit.hub > 0).all())} "
+            "instead. Fit with these, or compare levels by the errors in path_."
+        )
+
+
+def hub_alone(state: FittedState, fit: GraphFit, loss: LeastSquares) -> np.ndarray:
+    """Strengths of the hub without edges, of the columns that the fit uses.
+
+    They are learned again where they were not kept, or from rows weighted otherwise.
+    """
+    name = "hub" if fit.means is None else "described"
+    known = state.family.levels.get(name if fit.columns is None else f"{name}{STRAIGHT}")
+    fit, loss, settings = on_its_columns(fit, loss, state.settings)
+    if known is not None and (known.precisions is None) == (fit.precisions is None):
+        hub = known.on_its_columns().hub
+        if (hub > 0).all():
+            return hub
+    return hub_level(fit.weighed(loss), settings).hub

@@ -5,16 +5,16 @@ In: a fitted model or its state. Out: frozen records with ``describe()`` and tab
 ===============  =====================================================================
 ``explain``      ``explain_edge``: what an edge does; ``shared_features``: which coefficients two tasks share
 ``stability``    ``edge_stability``: how often edges are found again in resampled rows (``resampling``)
-``transfer``     ``transfer_report``: which tasks gain or lose by sharing (``outliers``: tasks unlike all others)
-``explained``    how much of the differences between tasks their descriptors explain
+``transfer``     ``transfer_report``: which tasks gain or lose by sharing
+``differences``  outlying tasks, and how much of the differences between tasks their descriptors explain
 ``metrics``      scores of a graph against a true one, errors by task
 ``summary``      the model as plain data, and the words of the verdict
 ===============  =====================================================================
 """
 
 from ggmtl.graph.markov import markov_clusters
+from ggmtl.inspection.differences import explained_differences
 from ggmtl.inspection.explain import EdgeExplanation, explain_edge, shared_features
-from ggmtl.inspection.explained import explained_differences
 from ggmtl.inspection.metrics import (
     GraphScores,
     covariance_to_graph,

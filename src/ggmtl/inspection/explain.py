@@ -17,9 +17,8 @@ from ggmtl.data.labels import locate_tasks, task_position
 from ggmtl.errors import ParameterError
 from ggmtl.evidence.search_l1 import probability_of_sharing
 from ggmtl.fit.state import FittedState, state_of
-from ggmtl.inference.model_evidence import hub_alone
 from ggmtl.inference.removal import EdgeEffect, EdgeRemovals
-from ggmtl.inference.uncertainty import noise_ratios, noise_variance
+from ggmtl.inference.uncertainty import hub_alone, noise_ratios, noise_variance
 from ggmtl.inspection.summary.phrases import one_line
 from ggmtl.runtime.journal import logger, verbose_logging
 from ggmtl.solve.system import edge_between

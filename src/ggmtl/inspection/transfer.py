@@ -20,7 +20,7 @@ from ggmtl.fit.family import Family
 from ggmtl.fit.held_out import FoldErrors, cross_validate
 from ggmtl.fit.levels import OTHER_HUB, OWN_SCALES, pooled_level, simple_levels
 from ggmtl.fit.state import state_of
-from ggmtl.inspection.outliers import unlike_others
+from ggmtl.inspection.differences import unlike_others
 from ggmtl.inspection.summary.phrases import listing, one_line
 from ggmtl.inspection.summary.verdict import AVERAGE, LEVEL_PLACES, SIMPLE_LEVELS, average_verdict
 from ggmtl.inspection.summary.words import level_title

@@ -3,13 +3,11 @@
 In: a fitted model. Out: matplotlib Axes: those given, or of a new figure. matplotlib and networkx are loaded at the
 first call.
 
-- ``network``: the graph (``layout``: where its tasks lie) and its adjacency matrix; ``geography``: tasks on a map.
-- ``effects``: what one feature does, as a curve or a line.
-- ``charts``: coefficients, the path of levels, gains; ``style``: colours, markers and labels.
+- ``network``: the graph, where its tasks lie, and its adjacency matrix; ``geography``: tasks on a map.
+- ``charts``: coefficients, effects of features, the path of levels, gains; ``style``: colours, markers and labels.
 """
 
-from ggmtl.plot.charts import coefficients, gain, path
-from ggmtl.plot.effects import effect
+from ggmtl.plot.charts import coefficients, effect, gain, path
 from ggmtl.plot.geography import map
 from ggmtl.plot.network import adjacency, graph
 

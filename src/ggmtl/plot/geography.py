@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from ggmtl.errors import InputError
-from ggmtl.plot.layout import given_points
-from ggmtl.plot.network import label_order
+from ggmtl.plot.network import given_points, label_order
 from ggmtl.plot.style import (
     axes_of,
     cluster_styles,

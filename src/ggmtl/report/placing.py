@@ -10,7 +10,7 @@ from scipy import sparse
 from scipy.spatial import cKDTree
 
 from ggmtl.graph.task_graph import TaskGraph
-from ggmtl.plot.layout import positions
+from ggmtl.plot.network import positions
 
 # Above this many tasks, clusters are placed as discs, and their members inside them.
 _MAX_PLACED_ONE_BY_ONE = 600

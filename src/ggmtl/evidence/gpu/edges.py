@@ -20,9 +20,8 @@ from ggmtl.evidence.hub import misfit
 from ggmtl.evidence.sampled_edges import PRIOR_SAMPLES, RESULT_TOL, Neighbours, number_of_samples, solves_for
 from ggmtl.graph.candidates import Search, search_for
 from ggmtl.runtime.sizes import SIZES, Sizes
-from ggmtl.solve.gpu.products import TensorGraph, chunks, compressed_rows, shifted
 from ggmtl.solve.gpu.solver import TensorSolver
-from ggmtl.solve.gpu.system import TensorSystem
+from ggmtl.solve.gpu.system import TensorGraph, TensorSystem, chunks, compressed_rows, shifted
 
 
 def find_pairs(

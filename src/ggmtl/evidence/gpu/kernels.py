@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from ggmtl.errors import SingularSystemError
-from ggmtl.solve.gpu.products import TensorGraph, block_product, chunks, inverse_and_log_determinant, shifted
-from ggmtl.solve.gpu.system import TensorLoss
+from ggmtl.solve.gpu.system import TensorGraph, TensorLoss, block_product, chunks, inverse_and_log_determinant, shifted
 
 # Share of the free device memory, and bytes on the CPU, up to which the tasks' matrices are kept between both passes.
 _KEPT_SHARE, _KEPT_BYTES = 0.25, 1 << 29

@@ -17,7 +17,8 @@ from torch import Tensor
 from ggmtl.errors import ParameterError
 from ggmtl.evidence.gpu.kernels import tensor_hub_evidence
 from ggmtl.evidence.hub import HubEvidence, hub_evidence
-from ggmtl.solve.gpu.products import (
+from ggmtl.solve.gpu.system import (
+    TensorLoss,
     block_product,
     check_memory,
     chunks,
@@ -25,7 +26,6 @@ from ggmtl.solve.gpu.products import (
     inverse_and_log_determinant,
     shifted,
 )
-from ggmtl.solve.gpu.system import TensorLoss
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 
 

@@ -17,7 +17,7 @@ from ggmtl.fit.held_out import FoldErrors, reported_graph
 from ggmtl.graph.candidates import Coordinates
 from ggmtl.graph.task_graph import TaskGraph, name_shape
 from ggmtl.inference.uncertainty import noise_ratios
-from ggmtl.inspection.explained import shares_of
+from ggmtl.inspection.differences import shares_of
 from ggmtl.inspection.summary.coefficients import (
     coefficients_of,
     redundant_features,

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ggmtl.solve.gpu.products import TensorGraph, compressed_rows, group_starts, row_sums
-from ggmtl.solve.gpu.system import TensorSystem
+from ggmtl.solve.gpu.system import TensorGraph, TensorSystem, compressed_rows, group_starts, row_sums
 
 # A graph of at most this many nodes is not coarsened.
 _COARSEST = 256
