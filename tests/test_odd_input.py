@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 from sklearn.model_selection import GroupKFold, KFold, PredefinedSplit, RepeatedKFold, ShuffleSplit, TimeSeriesSplit
 
 from ggmtl import KNN, GGMTLRegressor, TaskGraph, TaskStatistics, load_model
 from ggmtl.baselines import HubRegressor
-from ggmtl.errors import InputError, ParameterError, SingularSystemError, UnseenTaskWarning
+from ggmtl.errors import InputError, InputTypeError, ParameterError, SingularSystemError, UnseenTaskWarning
 from ggmtl.inspection import edge_stability
 
 SINGLE = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0}
@@ -250,3 +251,45 @@ def test_a_constant_column_and_a_target_without_noise(seed, slope):
     X = np.column_stack([rng.normal(10, 2, 600), np.full(600, 3.0), rng.integers(0, 2, 600), dummies[:, 1:]])
     y = 5.0 + slope * X[:, 0]
     np.testing.assert_allclose(GGMTLRegressor().fit(X, y, tasks=tasks).predict(X, tasks=tasks), y, rtol=1e-5)
+
+
+def test_arrays_are_refused_with_the_column_and_the_count(rows):
+    X, y, tasks = rows
+    gaps, text = X.copy(), X.astype(object)
+    gaps[[3, 5], 1], text[4, 2] = np.nan, "four"
+    with pytest.raises(InputError, match=r"Column 'x1' has 2 missing values \(first in row 3\)"):
+        GGMTLRegressor().fit(gaps, y, tasks=tasks)
+    with pytest.raises(InputError, match=r"X must be an array of numbers.*'four'"):
+        GGMTLRegressor().fit(text, y, tasks=tasks)
+    with pytest.raises(InputTypeError, match="Sparse data"):
+        GGMTLRegressor().fit(csr_matrix(X), y, tasks=tasks)
+    with pytest.raises(InputError, match="sample_weight must be an array of numbers"):
+        GGMTLRegressor().fit(X, y, tasks=tasks, sample_weight=["one"] * len(y))
+
+
+@pytest.mark.parametrize("value", [None, "most", "0.9", 0, 1, -0.1, np.nan, [0.9]])
+def test_a_share_is_a_number_between_zero_and_one(rows, value):
+    X, y, tasks = rows
+    model = GGMTLRegressor().fit(X, y, tasks=tasks)
+    with pytest.raises(ParameterError, match="coverage must be between 0 and 1"):
+        model.predict_interval(X, coverage=value, tasks=tasks)
+    with pytest.raises(ParameterError, match="level must be between 0 and 1"):
+        model.conf_int(value)
+
+
+def test_a_feature_over_three_hundred_decades_stays_a_straight_line(rows):
+    X, y, tasks = rows
+    X = X.copy()
+    X[:, 0] = 10.0 ** np.linspace(-150, 150, len(X))
+    for effects in ("smooth", "auto"):
+        model = GGMTLRegressor(effects=effects).fit(X, y, tasks=tasks)
+        predicted = model.predict(X, tasks=tasks)
+        assert np.mean((predicted - y) ** 2) <= np.var(y)
+        assert 0 not in model.scaling_.curves.features
+
+
+@pytest.mark.parametrize("values", [["far"], [], [np.nan]])
+def test_a_grid_holds_numbers(rows, values):
+    X, y, tasks = rows
+    with pytest.raises(InputError, match="grid must"):
+        GGMTLRegressor(validation=None).fit(X, y, tasks=tasks).effect(0, values)

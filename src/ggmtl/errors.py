@@ -9,7 +9,9 @@ import importlib
 import sys
 import warnings
 from collections.abc import Iterable
+from numbers import Real
 from types import ModuleType
+from typing import Any
 
 # Frames of these are no user's.
 _WITHIN = {"ggmtl", "contextlib"}
@@ -83,6 +85,12 @@ def check_choice(parameter: str, value: object, choices: Iterable[str]) -> None:
     choices = tuple(choices)
     if value not in choices:
         raise ParameterError(f"{parameter} must be one of {', '.join(map(repr, choices))}. Got {value!r} instead.")
+
+
+def check_share(parameter: str, value: Any) -> None:
+    """Refuse what is no number between zero and one."""
+    if not isinstance(value, Real) or not 0.0 < value < 1.0:
+        raise ParameterError(f"{parameter} must be between 0 and 1, both excluded. Got {value!r} instead.")
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:

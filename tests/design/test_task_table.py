@@ -1,5 +1,8 @@
 """What is known about tasks as columns: numbers, categories, places; and what is refused."""
 
+from datetime import date
+from decimal import Decimal
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -92,3 +95,26 @@ def test_missing_values_doubled_tasks_and_arrays_are_refused():
         KnownTasks.of(read_task_features(pd.DataFrame({"a": [1, 1]}, index=["x", "y"])), 2)
     with pytest.raises(InputError, match="120 categories"):
         KnownTasks.of(read_task_features(pd.DataFrame({"a": [f"c{k}" for k in range(120)]}, index=range(120))), 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ([[1]] * 4, "type list"),
+        ([1j] * 4, "type complex"),
+        ([1e300, 2e300, 1.0, 0.0], "'size of task_features' must have its largest absolute value"),
+        ([1e-300, 2e-300, 0.0, 0.0], "'size of task_features' must have its largest absolute value"),
+    ],
+)
+def test_columns_that_are_no_numbers_dates_or_categories_are_refused_by_name(values, match):
+    with pytest.raises((InputError, InputTypeError), match=match):
+        read_task_features(pd.DataFrame({"size": values}))
+
+
+def test_numbers_and_dates_among_objects_are_numbers():
+    dates = [date(2026, 1, day) for day in (1, 2, 5)]
+    frame = pd.DataFrame({0: [Decimal("1.5"), 2, 3.5], "opened": dates, "mixed": [1, "a", 2.5]})
+    columns = read_task_features(frame).columns
+    np.testing.assert_array_equal(columns["0"], [1.5, 2.0, 3.5])
+    np.testing.assert_array_equal(np.diff(columns["opened"]), [1.0, 3.0])
+    assert columns["mixed"].tolist() == ["1", "a", "2.5"]

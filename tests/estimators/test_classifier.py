@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from ggmtl import GGMTLClassifier, load_model
 from ggmtl.datasets import load_landmine
-from ggmtl.errors import InputError, ParameterError, UnseenTaskWarning
+from ggmtl.errors import InputError, InputTypeError, ParameterError, UnseenTaskWarning
 from ggmtl.inspection import explain_edge
 from ggmtl.model_selection import TaskKFold
 
@@ -240,6 +240,53 @@ def test_targets_that_are_no_classes_are_refused(rows):
         GGMTLClassifier().fit(X, np.full(len(y), "no"), tasks=tasks)
     with pytest.raises(ValueError, match="Unknown label type"):
         GGMTLClassifier().fit(X, X[:, 0], tasks=tasks)
+
+
+@pytest.mark.parametrize(
+    ("labels", "match"),
+    [
+        (["a", 1], "mixes labels"),
+        (["a", None], "missing labels"),
+        ([True, None], "missing labels"),
+        (pd.Categorical(["a", None]), "missing labels"),
+        (pd.array(["a", pd.NA], dtype="string"), "missing labels"),
+        ([0.5, 0.25], "Unknown label type: continuous"),
+        ([0.5, np.nan], "NaN"),
+        ([[0, 1], [1, 0]], "one-dimensional"),
+        (["a", "a\x00"], "zero characters"),
+    ],
+)
+def test_labels_without_one_meaning_are_refused_in_words(rows, labels, match):
+    X, _, tasks = rows
+    y = (
+        pd.Series(labels).repeat(30)
+        if isinstance(labels, pd.Categorical)
+        else np.repeat(np.array(labels, object), 30, 0)
+    )
+    with pytest.raises((InputError, InputTypeError), match=match):
+        GGMTLClassifier().fit(X[:60], y.astype(float) if match == "NaN" else y, tasks=tasks[:60])
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array(["2026-01-01", "2026-01-02"], dtype="datetime64[D]"),
+        np.array([False, True]),
+        np.array([2**63, 2**63 + 1], dtype=np.uint64),
+        pd.Categorical(["z", "a"]),
+        np.array([1.0, 2.0], dtype=np.float32),
+    ],
+)
+def test_labels_of_any_kind_survive_a_file_and_another_task(rows, labels, tmp_path):
+    X, y, tasks = rows
+    y = np.asarray(labels)[(y == "yes").astype(int)]
+    model = GGMTLClassifier(validation=None).fit(X, y, tasks=tasks)
+    model.save(tmp_path / "labels.ggmtl")
+    copy = load_model(tmp_path / "labels.ggmtl")
+    for each in (model, copy):
+        each.add_task(99, X[:40], y[:40])
+        assert each.classes_.tolist() == sorted(set(y.tolist()))
+        assert set(each.predict(X[:40], tasks=np.full(40, 99)).tolist()) <= set(y.tolist())
 
 
 def test_the_summary_speaks_of_odds_and_log_loss(model):

@@ -103,6 +103,76 @@ def test_exposure_and_counts_are_checked(rows):
         GGMTLRegressor(loss="hinge").fit(X, y, tasks=tasks)
 
 
+@pytest.mark.parametrize("unit", [1e-300, 1e-9, 1e9, 1e300])
+def test_no_unit_of_the_exposure_is_too_large_or_too_small(model, rows, unit):
+    X, y, tasks, exposure = rows
+    other = GGMTLRegressor(loss="poisson").fit(X, y, tasks=tasks, exposure=unit * exposure)
+    expected = model.predict(X, tasks=tasks, exposure=exposure)
+    np.testing.assert_allclose(other.predict(X, tasks=tasks, exposure=unit * exposure), expected, rtol=1e-5)
+    assert other.validation_error_ == pytest.approx(model.validation_error_, rel=1e-5)
+
+
+def test_levels_are_weighed_by_rows_whatever_the_size_of_counts(rows):
+    X, y, tasks, exposure = rows
+    large = GGMTLRegressor(loss="poisson").fit(X, 1e9 * y, tasks=tasks, exposure=exposure)
+    # The optimizer must not stop where it starts: a fifth of the weight shared by all levels.
+    start = {0.8 + 0.2 / len(large.path_), 0.2 / len(large.path_)}
+    assert not {round(weight, 6) for weight in large.blend_.values()} <= {round(each, 6) for each in start}
+    assert large.score(X, 1e9 * y, tasks=tasks, exposure=exposure) > 0.8
+
+
+def test_a_task_is_added_with_its_exposure(rows):
+    X, y, tasks, exposure = rows
+    old, new = tasks != 3, tasks == 3
+    model = GGMTLRegressor(loss="poisson", validation=None).fit(
+        X[old], y[old], tasks=tasks[old], exposure=exposure[old]
+    )
+    model.add_task(3, X[new], y[new], exposure=1e-9 * exposure[new])
+    predicted = model.predict(X[new], tasks=tasks[new], exposure=1e-9 * exposure[new])
+    assert predicted.sum() == pytest.approx(y[new].sum(), rel=0.1)
+    with pytest.raises(ParameterError, match="exposure"):
+        GGMTLRegressor(validation=None).fit(X, y, tasks=tasks).add_task(99, X[:3], y[:3], exposure=exposure[:3])
+
+
+def test_the_fitted_loss_counts_and_not_what_the_parameter_says_later(rows):
+    X, y, tasks, _ = rows
+    for first, then in (("poisson", "squared"), ("squared", "poisson")):
+        model = GGMTLRegressor(loss=first, validation=None).fit(X, y, tasks=tasks)
+        predicted, score = model.predict(X, tasks=tasks), model.score(X, y, tasks=tasks)
+        model.set_params(loss=then)
+        np.testing.assert_array_equal(model.predict(X, tasks=tasks), predicted)
+        assert model.score(X, y, tasks=tasks) == score
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"exposure": ["much"]}, "exposure must be an array of numbers"),
+        ({"exposure": [1e-200, 1e200]}, "vary"),
+        ({"sample_weight": ["twice"]}, "sample_weight must be an array of numbers"),
+    ],
+)
+def test_text_and_extremes_are_refused_by_name(rows, given, match):
+    X, y, tasks, _ = rows
+    given = {name: np.resize(values, len(y)) for name, values in given.items()}
+    with pytest.raises(InputError, match=match):
+        GGMTLRegressor(loss="poisson").fit(X, y, tasks=tasks, **given)
+
+
+@pytest.mark.parametrize("unit", [1e-100, 1e100])
+def test_counts_of_a_size_that_no_count_has_are_refused(rows, unit):
+    X, y, tasks, _ = rows
+    with pytest.raises(InputError, match="largest value"):
+        GGMTLRegressor(loss="poisson").fit(X, unit * y, tasks=tasks)
+
+
+def test_a_score_without_a_deviance_is_refused(model, rows):
+    X, y, tasks, _ = rows
+    for given in ({"y": 0 * y}, {"y": y, "sample_weight": 0 * y}):
+        with pytest.raises(InputError, match="no deviance"):
+            model.score(X, tasks=tasks, **given)
+
+
 def test_rows_of_weight_zero_need_an_exposure_but_do_not_count(rows):
     X, y, tasks, exposure = rows
     weight = np.ones(len(y))

@@ -25,7 +25,7 @@ from ggmtl.estimators.base import LearnedModels, TaskEstimator, TaskRegressor, a
 from ggmtl.estimators.outcomes import (
     MEASURES,
     OutcomeRows,
-    checked_exposure,
+    expected_counts,
     explained_deviance,
     read_classes,
     read_outcomes,
@@ -246,8 +246,7 @@ class CountRegressor(TaskRegressor, OutcomeEstimator):
         if self.loss != "poisson":
             self._refuse_exposure(exposure)
             return found
-        mean = LOSSES["poisson"].mean(found)
-        return mean if exposure is None else mean * checked_exposure(exposure, len(mean))
+        return expected_counts(found, exposure)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: Any = None, exposure: Any = None) -> float:
         """R² of the predictions over all rows; for counts the share of the deviance that is explained."""

@@ -47,8 +47,11 @@ def read_table(
         else:
             found = read_csv(path, labels, reading, remembered)
         known = found.table.column_names
-    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} cannot be read as {_kind(path)}: {error}") from error
+    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+        reason = str(error)
+        if "straddling" in reason:
+            reason = "a cell or a line of it is too long. Is a quotation mark missing?"
+        raise InputError(f"{path} cannot be read as {_kind(path)}: {reason}") from error
     repeated = [name for name in known if known.count(name) > 1]
     if repeated:
         raise InputError(f"{path} has more than one column {repeated[0]!r}; names must differ.")

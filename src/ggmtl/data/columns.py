@@ -10,7 +10,7 @@ import narwhals.stable.v1 as nw
 import numpy as np
 from sklearn.utils.validation import check_array
 
-from ggmtl.data.frames import as_frame, from_tensor, plain
+from ggmtl.data.frames import as_frame, from_tensor, plain, series_to_numpy
 from ggmtl.data.labels import read_labels
 from ggmtl.errors import InputError, InputTypeError, did_you_mean
 
@@ -57,9 +57,39 @@ def join_pairs(pairs: Sequence[tuple[Any, Any]]) -> tuple[np.ndarray, np.ndarray
     return np.concatenate(blocks), np.concatenate(targets), labels
 
 
-def float_array(values: Any, **options: Any) -> np.ndarray:
-    """As scikit-learn reads an array of numbers."""
-    return check_array(values, dtype=np.float64, **options)  # pyright: ignore[reportArgumentType]
+def float_array(values: Any, name: str, **options: Any) -> np.ndarray:
+    """As scikit-learn reads an array of numbers; what cannot be read is refused by its name."""
+    try:
+        return check_array(values, dtype=np.float64, input_name=name, **options)  # pyright: ignore[reportArgumentType]
+    except TypeError as error:
+        raise InputTypeError(f"{name} must be an array of numbers. {error}") from error
+    except ValueError as error:
+        raise InputError(f"{name} must be an array of numbers. {error}") from error
+
+
+def read_numbers(values: Any, name: str) -> np.ndarray:
+    """Numbers of one kind, such as weights, from a table, a list or an array; none is checked."""
+    given = np.atleast_1d(series_to_numpy(values, name))
+    return float_array(given, name, ensure_2d=False, allow_nd=True, ensure_all_finite=False)
+
+
+def _float_matrix(X: Any) -> np.ndarray:
+    """Features of an array; values that are missing or infinite are refused with their column."""
+    matrix = float_array(X, "X", ensure_all_finite=False)
+    bad = ~np.isfinite(matrix)
+    if bad.any():
+        column = int(bad.any(axis=0).argmax())
+        raise InputError(_not_finite_message(f"x{column}", matrix[:, column]))
+    return matrix
+
+
+def _not_finite_message(name: Any, values: np.ndarray) -> str:
+    bad = ~np.isfinite(values)
+    kind = "missing" if np.isnan(values[bad]).all() else "missing or infinite"
+    return (
+        f"Column {name!r} has {int(bad.sum())} {kind} values (first in row {int(bad.argmax())}): "
+        "Input X contains NaN or infinity. Impute them or drop those rows."
+    )
 
 
 def read_task_column(X: Any, task: str | int) -> np.ndarray:
@@ -122,22 +152,17 @@ def _numeric_column(series: nw.Series, name: Any, may_be_tasks: bool) -> np.ndar
                 f"be numeric. {remedy}{hint}"
             ) from None
     values = values.astype(np.float64, copy=False)
-    bad = ~np.isfinite(values)
-    if bad.any():
-        kind = "missing" if np.isnan(values[bad]).all() else "missing or infinite"
-        raise InputError(
-            f"Column {name!r} has {int(bad.sum())} {kind} values (first in row {int(bad.argmax())}): "
-            "Input X contains NaN or infinity. Impute them or drop those rows."
-        )
+    if not np.isfinite(values).all():
+        raise InputError(_not_finite_message(name, values))
     return values
 
 
 def _split_array(X: Any, task: str | int | None) -> tuple[np.ndarray, np.ndarray | None]:
     if task is None:
-        return float_array(X, estimator="GGMTLRegressor", input_name="X"), None
+        return _float_matrix(X), None
     labels = _labels_in_array(X, task)
     rest = np.delete(np.asarray(X), int(task), axis=1)
-    return float_array(rest, estimator="GGMTLRegressor", input_name="X"), labels
+    return _float_matrix(rest), labels
 
 
 def _labels_in_array(X: Any, task: str | int) -> np.ndarray:
@@ -165,7 +190,7 @@ def feature_position(feature: str | int, names: Sequence[str]) -> int:
 
 def read_grid(grid: Any) -> np.ndarray:
     """Values of a feature, as a flat array."""
-    values = np.asarray(from_tensor(grid), dtype=np.float64).reshape(-1)
+    values = read_numbers(from_tensor(grid), "grid").reshape(-1)
     if not np.isfinite(values).all():
         raise InputError(f"grid must hold finite numbers. Got {values[~np.isfinite(values)][0]} instead.")
     return values

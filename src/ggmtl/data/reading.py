@@ -15,7 +15,14 @@ import numpy as np
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.validation import column_or_1d
 
-from ggmtl.data.columns import float_array, forgotten_tasks, is_list_of_pairs, join_pairs, split_columns
+from ggmtl.data.columns import (
+    float_array,
+    forgotten_tasks,
+    is_list_of_pairs,
+    join_pairs,
+    read_numbers,
+    split_columns,
+)
 from ggmtl.data.frames import as_frame, from_tensor, is_missing, plain, series_to_numpy
 from ggmtl.data.labels import read_labels
 from ggmtl.data.task_data import TaskData
@@ -161,7 +168,7 @@ def _target(y: Any, n_rows: int) -> np.ndarray:
 def _parsed_target(values: np.ndarray) -> np.ndarray:
     """Numbers held as objects or written as text; the first that is neither is named with its row."""
     try:
-        return float_array(values, ensure_2d=False, input_name="y")
+        return float_array(values, "y", ensure_2d=False)
     except (TypeError, ValueError) as error:
         bad = next((place for place, value in np.ndenumerate(values) if not _is_number(value)), None)
         if bad is None:
@@ -255,7 +262,7 @@ def _weights(sample_weight: Any, n_rows: int) -> np.ndarray | None:
         sample_weight = np.full(n_rows, float(sample_weight))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataConversionWarning)
-        weight = column_or_1d(np.asarray(sample_weight, dtype=np.float64))
+        weight = column_or_1d(read_numbers(sample_weight, "sample_weight"))
     if len(weight) != n_rows:
         raise InputError(f"sample_weight must have shape ({n_rows},). Got ({len(weight)},) instead.")
     if not np.isfinite(weight).all() or (weight < 0).any():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date, timedelta
+from decimal import Decimal
 from typing import Any
 
 import narwhals.stable.v1 as nw
@@ -11,7 +13,10 @@ import numpy as np
 
 from ggmtl.data.frames import as_frame, is_missing, plain
 from ggmtl.data.labels import join_labels, locate_tasks, read_labels
+from ggmtl.data.reading import check_range
 from ggmtl.errors import InputError, InputTypeError, did_you_mean
+
+_NUMBERS = (bool, int, float, Decimal, np.number, np.bool_)
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,8 @@ def read_task_features(table: Any, task: str | int | None = None) -> TaskFeature
     if (count > 1).any():
         twice = names[count > 1][0].item()
         raise InputError(f"task_features has {count.max()} rows for task {twice!r}. Keep one row per task.")
-    columns = {str(name): _column(frame[name], str(name), labels)[first] for name in frame.columns if name != key}
+    given = {name: frame.get_column(name) for name in frame.columns if name != key}
+    columns = {str(name): _column(series, str(name), labels)[first] for name, series in given.items()}
     if not columns:
         raise InputError("task_features has no column besides the task. Add what is known about the tasks.")
     return TaskFeatures(names, columns)
@@ -113,7 +119,7 @@ def _labels(table: Any, frame: nw.DataFrame, task: str | int | None) -> tuple[np
         raise InputError("task_features has no rows.")
     for key in (task, "task"):
         if isinstance(key, str) and key in frame.columns:
-            return read_labels(frame[key], f"task_features[{key!r}]", len(frame)), key
+            return read_labels(frame.get_column(key), f"task_features[{key!r}]", len(frame)), key
     index = getattr(table, "index", None)
     if index is None or callable(index):
         named = f"{task!r}" if isinstance(task, str) else "'task'"
@@ -124,15 +130,26 @@ def _labels(table: Any, frame: nw.DataFrame, task: str | int | None) -> tuple[np
 def _column(series: nw.Series, name: str, labels: np.ndarray) -> np.ndarray:
     """Numbers as float64, categories as text; missing values are refused."""
     kind = series.dtype
-    if kind.is_temporal():
-        days = series.to_numpy().astype("datetime64[s]")
+    given = series.to_list()
+    missing = np.array([is_missing(value) or (isinstance(value, str) and value == "") for value in given], dtype=bool)
+    held = {type(value) for value, absent in zip(given, missing) if not absent}
+    if kind.is_nested() or not all(issubclass(each, (str, date, timedelta, *_NUMBERS)) for each in held):
+        names = ", ".join(sorted(each.__name__ for each in held))
+        raise InputTypeError(
+            f"Column {name!r} of task_features holds values of type {names}. Give numbers, dates or categories."
+        )
+    if kind.is_temporal() or all(issubclass(each, date) for each in held):
+        dates = [np.datetime64("NaT") if absent else value for value, absent in zip(given, missing)]
+        days = (series.to_numpy() if kind.is_temporal() else np.array(dates, dtype="datetime64[s]")).astype(
+            "datetime64[s]"
+        )
         missing, values = np.isnat(days), days.astype(np.float64) / 86_400.0
-    elif kind.is_numeric() or kind == nw.Boolean:
-        values = np.array([np.nan if is_missing(v) else float(v) for v in series.to_list()], dtype=np.float64)
+    elif kind.is_numeric() or all(issubclass(each, _NUMBERS) for each in held):
+        values = np.array([np.nan if absent else float(v) for v, absent in zip(given, missing)], dtype=np.float64)
         missing = ~np.isfinite(values)
+        if not missing.any():
+            check_range(f"{name} of task_features", float(np.abs(values).max()))
     else:
-        given = series.to_list()
-        missing = np.array([is_missing(value) or value == "" for value in given], dtype=bool)
         values = np.array([str(plain(value)) for value in given])
     if missing.any():
         example = labels[missing][0].item()

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from ggmtl.data.task_data import TaskData
-from ggmtl.errors import InputError, ParameterError
+from ggmtl.errors import InputError, ParameterError, check_share
 
 
 def split_rows(
@@ -44,8 +44,7 @@ def split_rows(
     >>> len(train), len(test)
     (2, 8)
     """
-    if not 0.0 < share < 1.0:
-        raise ParameterError(f"share must be between 0 and 1, both excluded. Got {share!r} instead.")
+    check_share("share", share)
     if by not in (None, "groups"):
         raise ParameterError(f"by must be None or 'groups'. Got {by!r} instead.")
     rng = np.random.default_rng(random_state)

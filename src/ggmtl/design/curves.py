@@ -29,6 +29,8 @@ FEWEST_VALUES = 8
 _QUANTILES = np.linspace(0.0, 1.0, 4)
 # A direction with a smaller share of the largest is told from a straight line by a few rows only.
 _LEAST_SHARE = 1e-3
+# A narrower piece, as a share of the range, has slopes beside which those of the others are lost to rounding.
+_NARROWEST = 1e-6
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,12 @@ class Curves:
     def of_rows(cls, X: np.ndarray, weight: np.ndarray | None = None) -> Curves:
         """Curves of all features with enough values; `weight` is that of the rows."""
         weight = np.ones(len(X)) if weight is None else weight
-        found = [(k, _curve(X[:, k], weight)) for k in range(X.shape[1]) if len(np.unique(X[:, k])) > FEWEST_VALUES]
+        several = [k for k in range(X.shape[1]) if len(np.unique(X[:, k])) > FEWEST_VALUES]
+        found = {k: curve for k in several if (curve := _curve(X[:, k], weight)) is not None}
         if not found:
             return cls.none()
-        parts = [np.stack(part) for part in zip(*(curve for _, curve in found))]
-        return cls(np.array([k for k, _ in found]), *parts)
+        parts = [np.stack(part) for part in zip(*found.values())]
+        return cls(np.array(list(found)), *parts)
 
     @classmethod
     def none(cls) -> Curves:
@@ -126,18 +129,20 @@ def _n_splines() -> int:
     return len(_QUANTILES) + DEGREE - 1
 
 
-def _curve(x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Knots, coefficients, mean slopes and the mean of one feature."""
+def _curve(x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+    """Knots, coefficients, mean slopes and the mean of one feature; None where it is spread over too many decades."""
     values, place = np.unique(x, return_inverse=True)
     weight = np.bincount(place.reshape(-1), weights=weight)
     # Where most rows share a few values, the knots are quantiles of the distinct values instead.
     candidates = [_quantiles(values, weight), _quantiles(values, np.ones(len(values)))]
+    found = None
     for knots in candidates:
-        if (np.diff(knots) > 0).all():
+        if np.diff(knots).min() > _NARROWEST * (knots[-1] - knots[0]):
             coefficients, slopes, told = _leading(values, weight, knots)
+            found = knots, coefficients, slopes, np.average(values, weights=weight)
             if told:
                 break
-    return knots, coefficients, slopes, np.average(values, weights=weight)
+    return found
 
 
 def _quantiles(values: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from ggmtl.data.columns import is_list_of_pairs, join_pairs
 from ggmtl.data.frames import from_tensor, series_to_numpy
+from ggmtl.data.labels import locate_tasks, read_labels
 from ggmtl.errors import InputError, UnavailableError
 from ggmtl.estimators.base import all_or_nothing
 from ggmtl.estimators.outcomes import learn_outcomes, one_more_outcome, outcome_predictor, read_classes, refuse
@@ -168,7 +169,9 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
             vars(self).pop(name, None)
         if len(classes) == 2:
             state = learn_outcomes(self, X, code.astype(np.float64), tasks, sample_weight, groups)
-            self._show(replace(state, form=replace(state.form, classes=tuple(classes.tolist()))))
+            # Dates have no plain form that keeps their unit.
+            labels = tuple(classes if classes.dtype.kind in "mM" else classes.tolist())
+            self._show(replace(state, form=replace(state.form, classes=labels)))
         else:
             self._fit_one_against_rest(X, code, len(classes), tasks, sample_weight, groups)
         self.classes_ = classes
@@ -202,10 +205,11 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
     def _codes_of(self, y: Any) -> np.ndarray:
         """Zero and one for the labels of fitted classes."""
         labels = column_or_1d(series_to_numpy(from_tensor(y), "y"))
-        unknown = ~np.isin(labels, self.classes_)
-        if unknown.any():
-            raise InputError(f"y must hold {self.classes_.tolist()}. Got {labels[unknown].tolist()[0]!r} instead.")
-        return (labels == self.classes_[1]).astype(np.float64)
+        position = locate_tasks(self.classes_, read_labels(labels, "y", len(labels)))
+        if (position < 0).any():
+            got = labels[position < 0].tolist()[0]
+            raise InputError(f"y must hold {self.classes_.tolist()}. Got {got!r} instead.")
+        return position.astype(np.float64)
 
     def coefficients(self) -> Any:
         """All coefficients of the log odds with their standard errors, as :meth:`GGMTLRegressor.coefficients`."""

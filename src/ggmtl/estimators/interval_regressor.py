@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from ggmtl.errors import ParameterError
+from ggmtl.errors import check_share
 from ggmtl.estimators.state_estimator import StateRegressor
 from ggmtl.inference.intervals import calibration, check_intervals, typical_deviations
 
@@ -56,8 +56,7 @@ class IntervalRegressor(StateRegressor):
         """
         check_is_fitted(self, "coef_")
         check_intervals(self.state_)
-        if not 0.0 < coverage < 1.0:
-            raise ParameterError(f"coverage must be between 0 and 1, both excluded. Got {coverage!r} instead.")
+        check_share("coverage", coverage)
         known = self._read_known(task_features)
         values = self._predict(X, tasks, unseen, **known)
         state, position = self.state_, self._located(X, tasks)[2]

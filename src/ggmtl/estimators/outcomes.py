@@ -10,14 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
+from scipy.special import logsumexp
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from ggmtl.bilevel.level import Settings
+from ggmtl.data.columns import read_numbers
 from ggmtl.data.folds import deal_rows, seed_of
 from ggmtl.data.frames import from_tensor, series_to_numpy
-from ggmtl.data.labels import locate_tasks
+from ggmtl.data.labels import locate_tasks, read_labels
 from ggmtl.data.reading import read_training
 from ggmtl.data.task_data import InputForm, TaskData
 from ggmtl.design.scaling import Scaling
@@ -38,6 +40,10 @@ from ggmtl.statistics.task_statistics import TaskStatistics
 
 # What is measured on held-out rows, and the share of the deviance that it is.
 MEASURES = {"logistic": ("log-loss", 0.5), "poisson": ("mean deviance", 1.0)}
+
+
+# Larger counts are not told apart as float64.
+LARGEST_COUNT = 1e15
 
 
 @dataclass(frozen=True)
@@ -78,12 +84,12 @@ def read_outcomes(
             "below each other, and pass tasks=."
         )
     check_target(data.y, model.loss)
-    offset = log_exposure(exposure, data, sample_weight)
+    offset, rate = centred_exposure(log_exposure(exposure, data, sample_weight), data, model)
     folds, scored_from = deal_rows(data, model.validation, seed_of(model.random_state))
     statistics = TaskStatistics.from_data(data)
     scaling = Scaling.from_statistics(statistics, model.fit_intercept, model.standardize)
     # The linear predictor is that of the target as it is.
-    scaling = replace(scaling, target_center=0.0, target_scale=1.0)
+    scaling = replace(scaling, target_center=rate, target_scale=1.0)
     rows, order = sorted_rows(
         scaling.design_rows(data.X), data.y, data.task_index, len(data.task_names), offset, data.sample_weight
     )
@@ -183,6 +189,13 @@ def outcome_predictor(model: Any, X: Any, tasks: Any, unseen: str | None) -> tup
     return np.einsum("rd,rd->r", matrix, coef) + intercept, variance
 
 
+def expected_counts(predictor: np.ndarray, exposure: Any) -> np.ndarray:
+    """Means of rows: rates times the exposure, which may be out of the range of floats apart."""
+    if exposure is not None:
+        predictor = predictor + np.log(checked_exposure(exposure, len(predictor)))
+    return LOSSES["poisson"].mean(predictor)
+
+
 @one_blas_thread()
 def one_more_outcome(model: Any, name: Any, X: Any = None, y: Any = None, exposure: Any = None) -> FittedState:
     """The state with one more task, from its rows if there are some; `y` holds zeros and ones, or counts."""
@@ -194,7 +207,9 @@ def one_more_outcome(model: Any, name: Any, X: Any = None, y: Any = None, exposu
     if X is not None and len(X):
         data = read_one_task(model, label, X, y)
         check_counts(data.y, state.outcome.loss)
-        offset = None if exposure is None else np.log(checked_exposure(exposure, len(data)))
+        offset = np.full(len(data), state.scaling.target_center)
+        if exposure is not None:
+            offset += np.log(checked_exposure(exposure, len(data)))
         task = np.zeros(len(data), dtype=np.int64)
         rows, _ = sorted_rows(state.scaling.design_rows(data.X), data.y, task, 1, offset)
     return with_outcome_task(state, state.outcome, label, rows)
@@ -202,10 +217,12 @@ def one_more_outcome(model: Any, name: Any, X: Any = None, y: Any = None, exposu
 
 def explained_deviance(y: Any, predicted: np.ndarray, sample_weight: Any, exposure: Any) -> float:
     """1 − deviance of the predicted counts over that of one rate for all rows."""
-    loss, target = LOSSES["poisson"], np.asarray(series_to_numpy(y, "y"), dtype=np.float64)
-    check_target(target, "poisson")
-    weight = np.ones(len(target)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    loss, target = LOSSES["poisson"], read_numbers(y, "y")
+    check_counts(target, "poisson")
+    weight = np.ones(len(target)) if sample_weight is None else read_numbers(sample_weight, "sample_weight")
     time = np.ones(len(target)) if exposure is None else checked_exposure(exposure, len(target))
+    if not weight @ target > 0:
+        raise InputError("y is zero in every row that has weight, so there is no deviance to explain.")
     rate = float(weight @ target) / float(weight @ time)
     ours, theirs = (weight @ loss.value(np.log(mean), target) for mean in (predicted, rate * time))
     return float(1.0 - ours / theirs) if theirs > 0 else float(ours <= 0)
@@ -227,8 +244,17 @@ def read_classes(y: Any, sample_weight: Any, estimator: str) -> tuple[np.ndarray
         raise InputError(f"y must be one-dimensional, with a label per row. {error}") from error
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise InputError(f"Input y contains NaN or infinity in {int((~np.isfinite(labels)).sum())} rows.")
-    check_classification_targets(labels)
-    weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    if not len(labels):
+        raise InputError("y must have a label per row. Found array with 0 sample(s) while a minimum of 1 is required.")
+    labels = read_labels(labels, "y", len(labels))
+    try:
+        check_classification_targets(labels)
+    except ValueError as error:
+        raise InputError(
+            f"y must hold the labels of classes, such as text or a few whole numbers. {error} For numbers with noise, "
+            "use GGMTLRegressor."
+        ) from error
+    weight = None if sample_weight is None else read_numbers(sample_weight, "sample_weight")
     present = labels if weight is None or weight.shape != labels.shape else labels[weight > 0]
     # Where no row has a weight, the reader says so.
     classes = np.unique(present if len(present) else labels)
@@ -274,31 +300,56 @@ def check_counts(target: np.ndarray, loss: str) -> None:
 
 
 def check_target(target: np.ndarray, loss: str) -> None:
-    """Refuse counts that are negative, or all zero."""
+    """Refuse counts that are negative, all zero, or of a size that no count has."""
     check_counts(target, loss)
-    if loss == "poisson" and not target.any():
+    if loss != "poisson":
+        return
+    largest = float(target.max(initial=0.0))
+    if largest == 0.0:
         raise InputError('y is zero in every row, so loss="poisson" has no rate to learn.')
+    if not 1.0 / LARGEST_COUNT < largest < LARGEST_COUNT:
+        raise InputError(
+            f"y must have its largest value between {1.0 / LARGEST_COUNT:.0e} and {LARGEST_COUNT:.0e} for "
+            f'loss="poisson". Got {largest:.3g} instead. Use other units, and exposure= for what counts are '
+            "proportional to."
+        )
+
+
+def centred_exposure(offset: np.ndarray | None, data: TaskData, model: Any) -> tuple[np.ndarray | None, float]:
+    """ln exposure about that at which one event is expected, and ln of the mean rate.
+
+    So models are departures from the mean rate, and units of counts and exposures change nothing but its logarithm.
+    Without an intercept, or for classes, nothing can be moved.
+    """
+    if model.loss != "poisson" or not model.fit_intercept:
+        return offset, 0.0
+    weight = np.ones(len(data)) if data.sample_weight is None else data.sample_weight
+    offset = np.zeros(len(data)) if offset is None else offset
+    rate = float(np.log(weight @ data.y) - logsumexp(offset, b=weight))
+    return offset + rate, rate
 
 
 def log_exposure(exposure: Any, data: TaskData, sample_weight: Any) -> np.ndarray | None:
     """ln exposure of the rows of `data`, from which those of weight zero have been left out."""
     if exposure is None:
         return None
-    weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
-    if weight is None or weight.ndim == 0:
+    weight = None if np.ndim(sample_weight) == 0 else read_numbers(sample_weight, "sample_weight")
+    if weight is None:
         return np.log(checked_exposure(exposure, len(data)))
     return np.log(checked_exposure(exposure, len(weight))[weight > 0])
 
 
 def checked_exposure(exposure: Any, n_rows: int) -> np.ndarray:
     """Positive numbers, one per row."""
-    values = np.asarray(series_to_numpy(exposure, "exposure"), dtype=np.float64)
+    values = read_numbers(exposure, "exposure")
     if values.shape != (n_rows,):
         raise InputError(f"exposure must have one entry per row, shape ({n_rows},). Got shape {values.shape} instead.")
     bad = ~(np.isfinite(values) & (values > 0))
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise InputError(f"exposure must be positive and finite. Got {values[row]:g} in row {row} instead.")
+    if len(values) and np.log(values.max()) - np.log(values.min()) > 2.0 * np.log(LARGEST_COUNT):
+        raise InputError(f"exposure must not vary so much. Got values from {values.min():.3g} to {values.max():.3g}.")
     return values
 
 

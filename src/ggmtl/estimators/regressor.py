@@ -18,13 +18,12 @@ from ggmtl.estimators.classifier import GGMTLClassifier
 from ggmtl.estimators.interval_regressor import IntervalRegressor
 from ggmtl.estimators.learning import learn_state
 from ggmtl.estimators.model_file import read_model
-from ggmtl.estimators.outcomes import checked_exposure, explained_deviance, learn_outcomes, outcome_predictor, refuse
+from ggmtl.estimators.outcomes import expected_counts, explained_deviance, learn_outcomes, outcome_predictor, refuse
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
 from ggmtl.estimators.state_estimator import models_of
 from ggmtl.fit.curve_gain import CurveTrial
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.candidates import KNN, Candidates
-from ggmtl.losses.rowwise import LOSSES
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
@@ -387,7 +386,7 @@ class GGMTLRegressor(IntervalRegressor):
         array of shape (rows,), or (rows, n_tasks) where ``fit`` was given one task per column of y; with
         ``return_std`` a pair of such arrays
         """
-        if self.loss == "poisson":
+        if self._fitted_loss() == "poisson":
             if task_features is not None:
                 raise ParameterError('task_features= is for loss="squared". Got loss="poisson" instead.')
             return self._predict_counts(X, tasks, return_std, unseen, exposure)
@@ -397,9 +396,7 @@ class GGMTLRegressor(IntervalRegressor):
 
     def _predict_counts(self, X: Any, tasks: Any, return_std: bool, unseen: str | None, exposure: Any) -> Any:
         predictor, variance = outcome_predictor(self, X, tasks, unseen)
-        mean = LOSSES["poisson"].mean(predictor)
-        if exposure is not None:
-            mean = mean * checked_exposure(exposure, len(mean))
+        mean = expected_counts(predictor, exposure)
         return (mean, np.sqrt(self.dispersion_ * mean + mean**2 * variance)) if return_std else mean
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: Any = None, exposure: Any = None) -> float:
@@ -407,7 +404,7 @@ class GGMTLRegressor(IntervalRegressor):
 
         The deviance to explain is that of one rate for all rows.
         """
-        if self.loss == "squared":
+        if self._fitted_loss() == "squared":
             return super().score(X, y, sample_weight, tasks)
         return explained_deviance(y, self.predict(X, tasks, exposure=exposure), sample_weight, exposure)
 

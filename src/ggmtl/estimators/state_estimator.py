@@ -40,6 +40,11 @@ class StateEstimator(TaskEstimator):
     # A parameter of those that have another.
     loss: str = "squared"
 
+    def _fitted_loss(self) -> str:
+        """The loss that the models were fitted with, whatever the parameter is by now."""
+        check_is_fitted(self, "coef_")
+        return "squared" if self.state_.outcome is None else self.state_.outcome.loss
+
     def _show(self, state: FittedState) -> Self:
         """Hold a state, and have its models as the fitted attributes."""
         self._form, self.scaling_ = state.form, state.scaling
@@ -49,7 +54,7 @@ class StateEstimator(TaskEstimator):
 
     @all_or_nothing
     @one_blas_thread()
-    def add_task(self, name: Any, X: Any = None, y: Any = None, *, task_features: Any = None):
+    def add_task(self, name: Any, X: Any = None, y: Any = None, *, exposure: Any = None, task_features: Any = None):
         """Attach a new task without refitting the others.
 
         Neighbours and their strength are chosen by the evidence of the task's own rows; without rows it gets the
@@ -61,6 +66,8 @@ class StateEstimator(TaskEstimator):
             Label of the task, of the kind of the others.
         X, y : data frame or array of shape (rows, d), and array of shape (rows,), optional
             Its rows.
+        exposure : array of shape (rows,), optional
+            As in ``fit``, for counts.
         task_features : data frame, optional
             What is known about the task, as in ``fit``: one row of the table is enough. Without it, the task counts as
             an average one.
@@ -71,10 +78,12 @@ class StateEstimator(TaskEstimator):
         """
         check_is_fitted(self, "coef_")
         if self.state_.outcome is None:
+            if exposure is not None:
+                raise ParameterError('exposure= is for loss="poisson". Got loss="squared" instead.')
             return self._show(one_more_task(self, name, X, y, task_features))
         if task_features is not None:
             raise ParameterError('task_features= is for GGMTLRegressor with loss="squared".')
-        return self._show(one_more_outcome(self, name, X, y))
+        return self._show(one_more_outcome(self, name, X, y, exposure))
 
     def coefficients(self) -> Any:
         """All coefficients with their standard errors, in the units of the data, as a tidy table.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from ggmtl.errors import ParameterError
+from ggmtl.errors import check_share
 from ggmtl.inference.uncertainty import standard_errors
 
 
@@ -25,8 +25,7 @@ def coefficient_columns(model: Any) -> dict[str, np.ndarray]:
 
 def interval_columns(model: Any, level: float) -> dict[str, np.ndarray]:
     """Task, feature, coefficient and the bounds of its interval."""
-    if not 0.0 < level < 1.0:
-        raise ParameterError(f"level must be between 0 and 1, both excluded. Got {level!r} instead.")
+    check_share("level", level)
     columns = coefficient_columns(model)
     reach, value = norm.ppf(0.5 + 0.5 * level) * columns.pop("standard_error"), columns["coefficient"]
     return columns | {"low": value - reach, "high": value + reach}

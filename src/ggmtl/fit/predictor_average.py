@@ -68,7 +68,9 @@ def average_weights(held_out: HeldOutRows, loss: RowLoss, preferred: int) -> np.
     if number == 1:
         return first
     held_out = replace(held_out, weight=held_out.weight * block_importance(held_out, loss))
-    total = float(held_out.weight.sum())
+    # In units of the preferred level's loss: the optimizer's steps suit values about one.
+    reference = float(held_out.weight @ loss.value(held_out.predictors[preferred], held_out.target))
+    total = max(reference, float(np.finfo(float).tiny) * float(held_out.weight.sum()))
     spread = _CAUTION * slope_errors(held_out, loss, preferred) / total
 
     def objective(alpha: np.ndarray) -> tuple[float, np.ndarray]:

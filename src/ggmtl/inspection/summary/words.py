@@ -134,7 +134,7 @@ def level_title(level: dict[str, Any]) -> str:
 
 
 def sharing_lines(summary: dict[str, Any]) -> list[str]:
-    """Which coefficients are shared, by all or by linked tasks, partly shared differ, or can only be one: at most five lines."""
+    """Which coefficients are shared by all or by linked tasks, partly shared, differ, or can only be one."""
     lines: list[str] = []
     if summary["n_tasks"] == 1:
         return lines
