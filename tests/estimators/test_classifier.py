@@ -1,6 +1,7 @@
 """GGMTLClassifier: scikit-learn's contract, probabilities, and what is refused."""
 
 import os
+import json
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from ggmtl import GGMTLClassifier, load_model
 from ggmtl.datasets import load_landmine
 from ggmtl.errors import InputError, InputTypeError, ParameterError, UnseenTaskWarning
 from ggmtl.inspection import explain_edge
+from ggmtl.inspection.summary.collect import summarize
 from ggmtl.model_selection import TaskKFold
 
 
@@ -294,3 +296,41 @@ def test_the_summary_speaks_of_odds_and_log_loss(model):
     assert "odds" in text
     assert "Log-loss on held-out rows" in text
     assert "linked tasks" in text
+
+
+def test_the_data_of_the_page_say_how_good_probabilities_are(model, rows):
+    y = rows[1]
+    found = summarize(model)
+    target = found["target"]
+    assert target["classes"] == ["no", "yes"]
+    assert target["one_class"] == ["0"]
+    assert target["n_both"] == 11
+    assert target["base"] == pytest.approx((y == "yes").mean())
+    assert found["error"] == model.validation_error_ < target["null"]
+    assert sum(task["observed"] for task in found["tasks"]) == (y == "yes").sum()
+    assert target["expected"] == pytest.approx(target["observed"], rel=0.1)
+    low, high = np.array(target["groups"])[:, 2:].T
+    assert (low <= np.array(target["groups"])[:, 1]).all()
+    assert (high >= np.array(target["groups"])[:, 1]).all()
+    json.dumps(found, allow_nan=False)
+
+
+def test_the_error_of_the_shared_model_is_that_of_the_dense_inverse():
+    """Where all tasks have the same weight on the hub's level, Σ_ij (A⁻¹)_ij/n² of the whole matrix."""
+    X, y, tasks = fresh(n_tasks=7, n_rows=40)
+    model = GGMTLClassifier(blend=False, candidates=np.array([[1, 2]])).fit(X, y, tasks=tasks)
+    assert model.blend_ == {"hub": 1.0}
+    state = model.state_
+    level, n = state.outcome.levels["hub"], 6
+    p, hub, ridge = 4, state.outcome.levels["hub"].fit.hub, state.outcome.levels["pooled"].ridge
+    design = state.scaling.design_rows(X)
+    eta = (design * level.fit.coefficients[tasks - 1]).sum(axis=1)
+    weight = np.exp(-eta) / (1 + np.exp(-eta)) ** 2
+    whole = np.zeros((n + 1, p, n + 1, p))
+    for i in range(n):
+        own = tasks == i + 1
+        whole[i, :, i] = (design[own] * weight[own, None]).T @ design[own] + np.diag(hub)
+        whole[i, :, n] = whole[n, :, i] = -np.diag(hub)
+    whole[n, :, n] = np.diag(n * hub + ridge)
+    inverse = np.linalg.inv(whole.reshape((n + 1) * p, -1)).reshape(n + 1, p, n + 1, p)[:n, :, :n]
+    np.testing.assert_allclose(state.outcome.common, inverse.sum(axis=(0, 2)) / n**2, rtol=1e-4)

@@ -109,7 +109,7 @@ def test_noise_and_a_stop_by_design_are_told_in_words(model):
     noise = {"low": 0.5, "high": 2.0, "quietest": EVIL, "noisiest": "shop 2", "weighed": True}
     ended = {"status": "stopped", "n_iter": 10, "converged": False}
     text = render_report({**summary, "noise": noise, "outcome": ended})
-    assert "Tasks differ in noise, from 0.5 (&lt;img src=x onerror=alert(1)&gt;) to 2 (shop 2)" in text
+    assert "from 0.5 (&lt;img src=x onerror=alert(1)&gt;) to 2 (shop 2)" in text
     assert "<img" not in text
     assert "finished after its fixed number of steps" in text
     assert "<dt>converged</dt>" not in text

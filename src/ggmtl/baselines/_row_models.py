@@ -23,7 +23,6 @@ from ggmtl.data.columns import is_list_of_pairs, join_pairs
 from ggmtl.errors import InputError, ParameterError, check_choice
 from ggmtl.estimators.base import LearnedModels, TaskEstimator, TaskRegressor, all_or_nothing
 from ggmtl.estimators.outcomes import (
-    MEASURES,
     OutcomeRows,
     expected_counts,
     explained_deviance,
@@ -80,8 +79,7 @@ def hub_models(given: OutcomeRows, name: str, slope: float | None, intercept: fl
     strength = _strength(slopes, slope, intercept)
     models = next(iter(_hub_path(loss, slopes, drawn)(rows, [(slope, intercept)])))
     common = common_model(models, strength, drawn)
-    error = None if errors is None else MEASURES[name][1] * errors
-    return LearnedModels(models, TaskGraph.empty(given.task_names), common, _found(None, strength, error))
+    return LearnedModels(models, TaskGraph.empty(given.task_names), common, _found(None, strength, errors))
 
 
 def _found(ridge: float | None, strength: Any, error: float | None) -> dict[str, Any]:
@@ -133,7 +131,7 @@ def _ridge_models(
         level = separate_level(rows, loss, slopes)
         return float(level.ridge[0]), level.fit.coefficients, None
     best, error = select_on_rows(rows, loss, given, [_unit(rows) * value for value in _RIDGES], fit_path)
-    return float(best), next(iter(fit_path(rows, [best]))), MEASURES[name][1] * error
+    return float(best), next(iter(fit_path(rows, [best]))), error
 
 
 def _choose_hub(
@@ -166,13 +164,13 @@ def _hub_path(loss: RowLoss, slopes: np.ndarray, drawn: np.ndarray) -> FitPath:
 def select_on_rows(
     rows: TaskRows, loss: RowLoss, given: OutcomeRows, grid: Sequence[Any], fit_path: FitPath
 ) -> tuple[Any, float]:
-    """The candidate of least deviance on held-out rows, and that deviance per row; the first wins a tie."""
+    """The candidate of least loss on held-out rows, and that loss per row as it is told; the first wins a tie."""
     deviance, weight = np.zeros(len(grid)), 0.0
     for k in _scored(given):
         held_out = rows.take(given.folds == k)
         weight += float(held_out.weight.sum())
         path = fit_path(rows.take(given.folds != k), grid)
-        deviance += [2.0 * held_out.value(loss, models) for models in path]
+        deviance += [loss.measure.unit * held_out.value(loss, models) for models in path]
     deviance = np.where(np.isfinite(deviance), deviance, np.inf) / weight
     best = int(np.flatnonzero(deviance <= deviance.min() * (1.0 + TIE))[0])
     return grid[best], float(deviance[best])

@@ -153,7 +153,7 @@ def fit(
     """Fit every task's model and the graph, and say what was found."""
     table_files.check_output("--output", output, table_files.MODELS, [data])
     table_files.check_page("--report", report)
-    workflow.check_options(loss, exposure, effects, report, task_table)
+    workflow.check_options(loss, exposure, effects, task_table)
     columns = _columns(task, target, features, exclude, categorical, groups, weights)
     columns = replace(columns, exposure=exposure, classes=loss is Loss.binary)
     reading = _reading(decimal, na_values)
@@ -170,10 +170,7 @@ def fit(
         # Save before printing: printing fails if the reader of a pipe has gone.
         with terminal.working("Saving the model"):
             workflow.save(model, output, rows.encoding)
-    if loss is Loss.squared:
-        terminal.show_summary(collect.summarize(model))
-    else:
-        terminal.say(model.summary())
+    terminal.show_summary(collect.summarize(model))
     if output is not None:
         terminal.say(f"Model: {output}", "dim")
     if report is not None:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from ggmtl.cli.comparison import OWN, Comparison, Standing
 from ggmtl.cli.demo import Check
+from ggmtl.inspection.summary.outcomes import outcome_lines
 from ggmtl.inspection.summary.phrases import count, number, one_line
 from ggmtl.inspection.summary.verdict import LEVEL_NAMES
 from ggmtl.inspection.summary.words import (
@@ -133,17 +134,19 @@ def show_summary(summary: dict[str, Any]) -> None:
     levels = [level for level in summary["path"]["levels"] if level.get("error") is not None]
     if levels:
         out.print()
-        out.print(_level_table(levels))
+        out.print(_level_table(levels, summary["measure"]["short"]))
     out.print()
+    for line in outcome_lines(summary):
+        out.print(plain(line))
     out.print(plain(f"Graph: {describe_graph(summary)}."))
     for line in [*sharing_lines(summary), *note_lines(summary), *task_line(summary)]:
         out.print(plain(line))
 
 
-def _level_table(levels: list[dict[str, Any]]) -> Table:
+def _level_table(levels: list[dict[str, Any]], error: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_QUIET)
     table.add_column("level")
-    table.add_column("held-out error ± s.e.")
+    table.add_column(f"held-out {error} ± s.e.")
     table.add_column("share" if any(level.get("weight") for level in levels) else "")
     for level in levels:
         style = f"bold {_GOOD}" if level["chosen"] else ""

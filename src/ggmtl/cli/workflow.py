@@ -302,9 +302,7 @@ def load(path: Path) -> tuple[GGMTLRegressor | GGMTLClassifier, Encoding]:
     return model, Encoding.from_plain(fact.get("encoding"))
 
 
-def check_options(
-    loss: Loss, exposure: str | None, effects: Effects, report: Path | None, task_table: Path | None
-) -> None:
+def check_options(loss: Loss, exposure: str | None, effects: Effects, task_table: Path | None) -> None:
     """Refuse options that have no meaning for a loss, before anything is read."""
     if exposure is not None and loss is not Loss.poisson:
         raise InputError(f"--exposure is for --loss poisson. Got --loss {loss.value} instead.")
@@ -314,8 +312,6 @@ def check_options(
         raise InputError(f"--effects is for --loss squared. Got --loss {loss.value} with --effects {effects.value}.")
     if task_table is not None:
         raise InputError(f"--task-table is for --loss squared. Got --loss {loss.value} instead.")
-    if report is not None:
-        raise InputError(f"--report is for --loss squared. Got --loss {loss.value}: the summary is printed instead.")
 
 
 def fit_outcomes(rows: Rows, loss: Loss, seed: int | None) -> ggmtl.GGMTLRegressor | ggmtl.GGMTLClassifier:

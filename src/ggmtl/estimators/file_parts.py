@@ -9,23 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from ggmtl.bilevel.level import GraphFit, TaskMeans
+from ggmtl.bilevel.level import TaskMeans
 from ggmtl.data.task_features import TaskFeatures
 from ggmtl.design.curves import Curves
 from ggmtl.design.task_table import Category, KnownTasks, Number, Surface, Term
 from ggmtl.estimators.file_format import decode, encode, round_mantissa
-from ggmtl.fit.held_out import FoldErrors
+from ggmtl.fit.family import Family
 from ggmtl.fit.outcome_levels import OutcomeLevel
+from ggmtl.fit.outcome_scores import OutcomeScores
 from ggmtl.fit.outcomes import OutcomeFamily
-from ggmtl.fit.state import FittedState
+from ggmtl.fit.state import FittedState, outcome_of
 from ggmtl.inference.intervals import Calibration, calibration, typical_deviations
-from ggmtl.losses.rowwise import LOSSES
 
 Arrays = dict[str, np.ndarray]
 _CALIBRATION = ("factor", "freedom", "deviation")
-_FIT_ARRAYS = ("edges", "edge_values", "coupling", "hub", "coefficients")
-_FIT_VALUES = ("name", "value", "iterations", "status", "certificate", "history", "supported")
-_LOSSES = ("errors.squared", "errors.count", "average", "null")
+_SCORES = ("total", "amount", "observed", "expected", "count", "groups", "task_auc")
 
 
 def pack_known(known: KnownTasks, means: TaskMeans | None, arrays: Arrays) -> dict[str, Any]:
@@ -147,72 +145,62 @@ def unpack_intervals(arrays: dict[str, np.ndarray], n: int) -> dict[str, Any]:
     return {"calibration": Calibration(factor, freedom), "typical_deviations": deviation}
 
 
-def pack_outcome(outcome: OutcomeFamily, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Plain data of the levels; their arrays are put among `arrays`."""
-    for k, level in enumerate(outcome.levels.values()):
-        arrays |= {f"level {k}.{name}": getattr(level.fit, name) for name in _FIT_ARRAYS}
-        if level.fit.reported_weights is not None:
-            arrays[f"level {k}.reported"] = level.fit.reported_weights
-        arrays |= {f"level {k}.new_task": level.new_task, f"level {k}.ridge": level.ridge}
-    rows, columns = np.triu_indices(outcome.new_task.shape[0])
-    arrays["covariance"] = np.ascontiguousarray(outcome.covariance[:, rows, columns]).astype(np.float32)
-    if outcome.errors is not None:
-        held_out = (outcome.errors.squared, outcome.errors.count, outcome.average, outcome.null)
-        # Sums over the folds are all that is shown.
-        for name, values in zip(_LOSSES, held_out):
-            if values is not None:
-                arrays[f"outcome.{name}"] = values.sum(axis=-2, keepdims=True)
-    return {
-        "loss": outcome.loss,
-        "dispersion": outcome.dispersion,
-        "preferred": outcome.preferred,
-        "weights": [[name, weight] for name, weight in outcome.weights.items()],
-        "levels": [
-            [name, {part: encode(getattr(level.fit, part), part) for part in _FIT_VALUES}]
-            for name, level in outcome.levels.items()
-        ],
-    }
+def pack_outcome(state: FittedState, arrays: Arrays) -> dict[str, Any]:
+    """What a model of classes or counts has beside its family, as plain data; arrays are put among `arrays`."""
+    outcome = outcome_of(state)
+    for k, name in enumerate(state.family.levels):
+        if name in state.family.kept:
+            level = outcome.levels[name]
+            arrays |= {f"level {k}.new_task": level.new_task, f"level {k}.ridge": level.ridge}
+    upper = np.triu_indices(len(outcome.common))
+    arrays["covariance"] = np.ascontiguousarray(outcome.covariance[:, upper[0], upper[1]]).astype(np.float32)
+    arrays |= {"common": outcome.common, "information": outcome.information, "count": state.given["count"]}
+    arrays |= {f"scores.{name}": getattr(outcome.scores, name) for name in _SCORES}
+    if outcome.null is not None:
+        arrays["null"] = outcome.null
+    facts = {name: encode(getattr(outcome.scores, name), name) for name in ("brier", "auc")}
+    return {"loss": outcome.loss, "dispersion": outcome.dispersion, "preferred": outcome.preferred, "scores": facts}
 
 
-def unpack_outcome(content: dict[str, Any], arrays: dict[str, np.ndarray], shape: tuple[int, int]) -> OutcomeFamily:
-    """The levels that :func:`pack_outcome` put away; a ValueError where they do not fit together."""
-    n, p = shape
+def unpack_outcome(content: dict[str, Any], arrays: Arrays, family: Family) -> OutcomeFamily:
+    """What :func:`pack_outcome` put away; a ValueError where it does not fit together."""
+    n, p = family.best.coefficients.shape
     levels = {}
-    for k, (name, values) in enumerate(content["levels"]):
-        parts = {part: arrays[f"level {k}.{part}"] for part in _FIT_ARRAYS}
-        _check(parts["coefficients"], (n, p))
-        for part in ("coupling", "hub"):
-            _check(parts[part], (p,))
-        if len(parts["edges"]) and not (parts["edges"].min() >= 0 and parts["edges"].max() < n):
-            raise ValueError("an edge has an end that is no task")
-        fit = GraphFit(
-            **parts,
-            **{part: decode(values[part]) for part in _FIT_VALUES},
-            reported_weights=arrays.get(f"level {k}.reported"),
-        )
-        new_task, ridge = arrays[f"level {k}.new_task"], arrays[f"level {k}.ridge"]
-        _check(new_task, (p, p))
-        _check(ridge, (p,))
-        levels[str(name)] = OutcomeLevel(fit, np.empty((0, p, p)), new_task, ridge)
-    weights = {str(name): float(weight) for name, weight in content["weights"]}
+    for k, (name, fit) in enumerate(family.levels.items()):
+        if name in family.kept:
+            new_task, ridge = arrays[f"level {k}.new_task"], arrays[f"level {k}.ridge"]
+            _check(new_task, (p, p))
+            _check(ridge, (p,))
+            levels[name] = OutcomeLevel(fit, np.empty((0, p, p)), new_task, ridge)
     dispersion = float(content["dispersion"])
-    if not weights.keys() <= levels.keys() or content["preferred"] not in levels or content["loss"] not in LOSSES:
-        raise ValueError("a level or a loss is not known")
-    if not (dispersion > 0 and abs(sum(weights.values()) - 1.0) < 1e-6 and min(weights.values()) >= 0):
-        raise ValueError("the dispersion or the weights of the levels are not what they can be")
-    packed = arrays["covariance"].astype(np.float64)
-    rows, columns = np.triu_indices(p)
-    _check(packed, (n, len(rows)))
+    if content["preferred"] not in family.levels or not dispersion > 0:
+        raise ValueError("the dispersion or the preferred level is not what it can be")
+    upper, packed = np.triu_indices(p), arrays["covariance"].astype(np.float64)
+    _check(packed, (n, len(upper[0])))
     covariance = np.empty((n, p, p))
-    covariance[:, rows, columns] = packed
-    covariance[:, columns, rows] = packed
-    squared, count, average, null = (arrays.get(f"outcome.{name}") for name in _LOSSES)
-    errors = None
-    if squared is not None and count is not None:
-        _check(squared, (len(levels), 1, n))
-        errors = FoldErrors(squared, count)
+    covariance[:, upper[0], upper[1]] = covariance[:, upper[1], upper[0]] = packed
+    for name, shape in {"common": (p, p), "information": (p,), "count": (n,)}.items():
+        _check(arrays[name], shape)
+    for name in _SCORES:
+        if arrays[f"scores.{name}"].shape != ((n,) if name != "groups" else (len(arrays["scores.groups"]), 4)):
+            raise ValueError(f"scores.{name} is not what it can be")
+    scores = OutcomeScores(
+        **{name: arrays[f"scores.{name}"] for name in _SCORES},
+        **{name: decode(content["scores"][name]) for name in ("brier", "auc")},
+    )
     return OutcomeFamily(
-        levels, weights, dispersion, errors, average, null, covariance, content["preferred"], content["loss"]
+        levels,
+        dict(family.weights),
+        dispersion,
+        family.errors,
+        family.average,
+        arrays.get("null"),
+        covariance,
+        arrays["common"],
+        arrays["information"],
+        scores,
+        str(content["preferred"]),
+        str(content["loss"]),
     )
 
 

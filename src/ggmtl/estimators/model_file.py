@@ -38,6 +38,7 @@ from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inference.uncertainty import noise_ratios, noise_variance, standard_errors
+from ggmtl.losses.rowwise import LOSSES, SQUARED_ERROR, Measure
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 _KINDS = ("GGMTLRegressor", "GGMTLClassifier")
@@ -68,8 +69,7 @@ def write_model(
         **_pack_family(state.family, arrays, by_fold=keep_statistics),
     }
     if state.outcome is not None:
-        content["outcome"] = pack_outcome(state.outcome, arrays)
-        arrays["count"] = state.given["count"]
+        content["outcome"] = pack_outcome(state, arrays)
     _pack_graph(state.graph, arrays)
     if len(state.settings.constant):
         arrays["constant"] = state.settings.constant
@@ -241,7 +241,7 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
         | unpack_intervals(arrays, len(names)),
     }
     if "outcome" in content:
-        fields["outcome"] = unpack_outcome(content["outcome"], arrays, (len(names), width))
+        fields["outcome"] = unpack_outcome(content["outcome"], arrays, fields["family"])
         fields["given"]["count"] = arrays["count"]
     return parameters, fields
 
@@ -299,7 +299,7 @@ def _unpack_family(
     means: TaskMeans | None,
     straight: np.ndarray,
 ) -> Family:
-    n = graph.n_tasks
+    n, measure = graph.n_tasks, _measure(content)
     edges = TaskGraph(arrays["edges"], arrays["edge_values"], np.arange(n))
     width = arrays["coefficients"].shape[1]
     values = {name: decode(content["fit"][name]) for name in _FIT_VALUES}
@@ -335,11 +335,11 @@ def _unpack_family(
         squared, count = arrays["errors.squared"].astype(float), arrays["errors.count"].astype(float)
         _check_shape("errors.count", count, (len(count), n))
         _check_shape("errors.squared", squared, (len(levels), len(count), n))
-        errors = FoldErrors(squared, count)
+        errors = FoldErrors(squared, count, measure=measure)
     named = by_name(levels)
     names = list(named)
     shares = {names[k]: weight for k, weight in weights.items()}
-    average = _unpack_average(shares, arrays, n) if "average.squared" in arrays else None
+    average = _unpack_average(shares, arrays, n, measure) if "average.squared" in arrays else None
     return Family(named, shares, errors, str(content["criterion"]), names[chosen], average)
 
 
@@ -371,7 +371,18 @@ def _unpack_level(level: GraphFit, prefix: str, arrays: dict[str, np.ndarray], s
     return replace(level, coefficients=coefficients, hub=hub, precisions=precisions)
 
 
-def _unpack_average(weights: dict[str, float], arrays: dict[str, np.ndarray], n: int) -> Average:
+def _measure(content: dict[str, Any]) -> Measure:
+    """How held-out losses are told; a ValueError for a file of classes or counts that cannot be read any more."""
+    if "outcome" not in content:
+        return SQUARED_ERROR
+    if "levels" in content["outcome"]:
+        raise ValueError("models of classes and counts are kept in another form since; fit it again")
+    return LOSSES[content["outcome"]["loss"]].measure
+
+
+def _unpack_average(
+    weights: dict[str, float], arrays: dict[str, np.ndarray], n: int, measure: Measure = SQUARED_ERROR
+) -> Average:
     squared = arrays["average.squared"].astype(float)
     _check_shape("average.squared", squared, (len(squared), n))
     losses = {name.removeprefix("losses."): values for name, values in arrays.items() if name.startswith("losses.")}
@@ -383,7 +394,7 @@ def _unpack_average(weights: dict[str, float], arrays: dict[str, np.ndarray], n:
     for name, values in variance.items():
         _check_shape(name, values, (1,))
     variance = {name.removeprefix("fold_variance."): float(values[0]) for name, values in variance.items()}
-    return Average(weights, squared, losses, variance)
+    return Average(weights, squared, losses, variance, measure)
 
 
 def _shown(edges: TaskGraph, graph: TaskGraph) -> np.ndarray:

@@ -27,19 +27,14 @@ from ggmtl.errors import InputError, ParameterError, UnavailableError, check_cho
 from ggmtl.estimators.growing import new_label, read_one_task
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
 from ggmtl.fit.family import Family
-from ggmtl.fit.held_out import reported_graph
 from ggmtl.fit.outcomes import OutcomeFamily, fit_outcomes, predictor_variance
 from ggmtl.fit.state import FittedState
-from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inference.growth import with_outcome_task
 from ggmtl.kernels import one_blas_thread
 from ggmtl.losses.rowwise import LOSSES
 from ggmtl.losses.task_rows import TaskRows, sorted_rows
 from ggmtl.runtime.journal import verbose_logging
 from ggmtl.statistics.task_statistics import TaskStatistics
-
-# What is measured on held-out rows, and the share of the deviance that it is.
-MEASURES = {"logistic": ("log-loss", 0.5), "poisson": ("mean deviance", 1.0)}
 
 
 # Larger counts are not told apart as float64.
@@ -122,11 +117,7 @@ def state_of_outcome(outcome: OutcomeFamily, read: OutcomeRows, settings: Settin
     """The fitted state of learned levels."""
     names, scaling = read.task_names, read.scaling
     fits = {name: level.fit for name, level in outcome.levels.items()}
-    main = "graph" if "graph" in outcome.weights else outcome.preferred
-    family = replace(Family.choosing(fits, None, main, "evidence"), weights=dict(outcome.weights))
-    graph = TaskGraph(np.empty((0, 2), dtype=np.int64), np.empty(0), names)
-    if "graph" in outcome.weights:
-        graph = reported_graph(fits["graph"], names, settings.slopes)
+    family = Family(fits, dict(outcome.weights), outcome.errors, "evidence", outcome.preferred, outcome.average)
     T = scaling.user_map()
     variance = np.einsum("ap,npq,aq->na", T, outcome.covariance, T, optimize=True)
     given = {
@@ -135,46 +126,10 @@ def state_of_outcome(outcome: OutcomeFamily, read: OutcomeRows, settings: Settin
         "standard_errors": np.sqrt(np.maximum(variance, 0.0)),
         "count": read.rows.count,
     }
-    path = outcome_path(outcome, names, settings)
+    graph, path = family.graph(names, settings.slopes), family.table(1.0, settings.slopes)
     return FittedState(
         names, read.features, read.form, scaling, settings, family, graph, path, None, given=given, outcome=outcome
     )
-
-
-def outcome_path(outcome: OutcomeFamily, names: np.ndarray, settings: Settings) -> list[dict[str, Any]]:
-    """One row per level; errors are those of :data:`MEASURES`."""
-    share = MEASURES[outcome.loss][1]
-    errors = outcome.errors
-    mean = deviation = [None] * len(outcome.levels)
-    if errors is not None:
-        mean, deviation = (share * errors.mean()).tolist(), (share * errors.standard_error()).tolist()
-    rows = []
-    for k, (name, level) in enumerate(outcome.levels.items()):
-        graph = reported_graph(level.fit, names, settings.slopes)
-        rows.append(
-            {
-                "level": name,
-                "n_edges": graph.n_edges,
-                "n_components": int(graph.components().max(initial=-1)) + 1,
-                "error": mean[k],
-                "standard_error": deviation[k],
-                "criterion": level.fit.value,
-                "chosen": name == outcome.preferred,
-                "weight": outcome.weights.get(name, 0.0),
-            }
-        )
-    return rows
-
-
-def outcome_attributes(outcome: OutcomeFamily) -> dict[str, Any]:
-    """Fitted attributes that classes and counts have, in place of those of squared loss."""
-    error = outcome.held_out_error()
-    share = MEASURES[outcome.loss][1]
-    return {
-        "blend_": dict(outcome.weights),
-        "dispersion_": outcome.dispersion,
-        "validation_error_": None if error is None else share * error,
-    }
 
 
 def outcome_predictor(model: Any, X: Any, tasks: Any, unseen: str | None) -> tuple[np.ndarray, np.ndarray]:
@@ -212,7 +167,7 @@ def one_more_outcome(model: Any, name: Any, X: Any = None, y: Any = None, exposu
             offset += np.log(checked_exposure(exposure, len(data)))
         task = np.zeros(len(data), dtype=np.int64)
         rows, _ = sorted_rows(state.scaling.design_rows(data.X), data.y, task, 1, offset)
-    return with_outcome_task(state, state.outcome, label, rows)
+    return with_outcome_task(state, label, rows)
 
 
 def explained_deviance(y: Any, predicted: np.ndarray, sample_weight: Any, exposure: Any) -> float:

@@ -19,7 +19,7 @@ from ggmtl.errors import ParameterError
 from ggmtl.estimators.base import LearnedModels, TaskEstimator, TaskRegressor, all_or_nothing
 from ggmtl.estimators.growing import more_features, more_rows, one_more_task, read_more
 from ggmtl.estimators.model_file import write_model
-from ggmtl.estimators.outcomes import one_more_outcome, outcome_attributes, refuse
+from ggmtl.estimators.outcomes import one_more_outcome, refuse
 from ggmtl.estimators.tables import coefficient_columns, interval_columns, path_columns
 from ggmtl.evidence.level_value import LevelEvidence
 from ggmtl.fit.state import FittedState
@@ -27,8 +27,7 @@ from ggmtl.inference.growth import with_rows
 from ggmtl.inference.uncertainty import effect_of, evidence_of, noise_ratios, posterior, task_noise
 from ggmtl.inference.unseen import known_of, unseen_models, with_unseen
 from ggmtl.inspection.summary.collect import summarize
-from ggmtl.inspection.summary.notebook import lines_html, notebook_html
-from ggmtl.inspection.summary.outcomes import describe_outcomes
+from ggmtl.inspection.summary.notebook import notebook_html
 from ggmtl.inspection.summary.words import describe
 from ggmtl.kernels import one_blas_thread
 from ggmtl.statistics.task_statistics import TaskStatistics
@@ -162,8 +161,6 @@ class StateEstimator(TaskEstimator):
     def summary(self) -> str:
         """What was found, in words."""
         check_is_fitted(self, "coef_")
-        if self.state_.outcome is not None:
-            return describe_outcomes(self)
         return describe(summarize(self))
 
     def _html_repr(self) -> str:
@@ -171,9 +168,7 @@ class StateEstimator(TaskEstimator):
         parameters = super()._html_repr()
         if not hasattr(self, "state_"):
             return parameters
-        is_plain = self.state_.outcome is None
-        found = notebook_html(summarize(self)) if is_plain else lines_html(self.summary())
-        return f"{found}<details><summary>Parameters</summary>{parameters}</details>"
+        return f"{notebook_html(summarize(self))}<details><summary>Parameters</summary>{parameters}</details>"
 
     def evidence(self, n_probes: int = 8) -> LevelEvidence:
         """Log evidence of the chosen level, in nats, and how much more it is than that of the hub alone.
@@ -438,13 +433,11 @@ def models_of(state: FittedState) -> LearnedModels:
         "n_iter_": max(fit.iterations, 1),
         "status_": fit.status,
         "converged_": fit.status in ("converged", "flat"),
-        "validation_error_": None if error is None else float(np.sqrt(error)) * state.scaling.target_scale,
+        "validation_error_": None if error is None else error * state.scaling.target_scale,
         "criterion_": family.criterion,
         "blend_": {family.levels[name].name: weight for name, weight in family.weights.items()},
     }
     if state.outcome is not None:
-        attributes |= outcome_attributes(state.outcome)
-        models = state.outcome.coefficients
-        return LearnedModels(models, state.graph, models[state.fitted_tasks].mean(axis=0), attributes)
+        attributes["dispersion_"] = state.outcome.dispersion
     common = state.common_model() if state.settings.hub else None
     return LearnedModels(state.coefficients, state.graph, common, attributes)

@@ -24,6 +24,7 @@ from scipy.stats import norm, t
 
 from ggmtl.bilevel.level import STRAIGHT
 from ggmtl.fit.held_out import FoldErrors
+from ggmtl.losses.rowwise import SQUARED_ERROR, Measure
 
 # Weights below this are dropped: nobody would see them.
 LEAST_WEIGHT = 0.01
@@ -72,16 +73,20 @@ class Average:
     fold_variance : dict of str to float
         What the folds of a task say about the variance of the ratio of two errors, see :func:`fold_variance`; for every
         model that the average is compared with. Files of earlier versions have none.
+    measure : Measure
+        What is told of mean losses.
     """
 
     weights: dict[str, float]
     squared: np.ndarray
     losses: dict[str, np.ndarray]
     fold_variance: Mapping[str, float] = field(default_factory=dict)
+    measure: Measure = SQUARED_ERROR
 
     def gain_over(self, name: str) -> Interval:
         """By what share the error of the average is lower than that of another model."""
-        return relative_gain(self.losses["average"], self.losses[name], self.fold_variance.get(name, 0.0))
+        least = self.fold_variance.get(name, 0.0)
+        return relative_gain(self.losses["average"], self.losses[name], least, measure=self.measure)
 
 
 def average_levels(
@@ -240,9 +245,13 @@ def fold_variance(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def relative_gain(
-    ours: np.ndarray, theirs: np.ndarray, least_variance: float = 0.0, coverage: float = _COVERAGE
+    ours: np.ndarray,
+    theirs: np.ndarray,
+    least_variance: float = 0.0,
+    coverage: float = _COVERAGE,
+    measure: Measure = SQUARED_ERROR,
 ) -> Interval:
-    """By what share an error is lower than a reference: 1 − √(E/E_ref), with an interval over tasks.
+    """By what share an error is lower than a reference, 1 − √(E/E_ref) of squared ones, with an interval over tasks.
 
     The arguments are losses per task, shape (n,). Rows of one task share its model, so that tasks are the independent
     units. The interval is that of a ratio of sums, by Student's t. It is no shorter than that of a normal distribution
@@ -262,4 +271,4 @@ def relative_gain(
         float(norm.ppf(upper)) * float(np.sqrt(least_variance)),
     )
     bounds = [ratio, ratio + reach, max(ratio - reach, 0.0)]
-    return Interval(*(float(1.0 - np.sqrt(bound)) for bound in bounds))
+    return Interval(*(float(measure.gain(bound)) for bound in bounds))

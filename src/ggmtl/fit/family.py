@@ -71,6 +71,11 @@ class Family:
         return next((name for name in self.weights if self.levels[name].kind == "graph"), None)
 
     @property
+    def kept(self) -> set[str]:
+        """The levels that predictions and questions need: those with a weight, and the main one."""
+        return {*self.weights, self.main}
+
+    @property
     def best(self) -> GraphFit:
         """The level `main`."""
         return self.levels[self.main]
@@ -114,24 +119,22 @@ class Family:
         if squared.shape != self.errors.count.shape:
             # A small file keeps the sums over folds.
             squared = squared.sum(axis=0, keepdims=True)
-        return FoldErrors(np.concatenate([self.errors.squared, squared[None]]), self.errors.count)
+        return replace(self.errors, squared=np.concatenate([self.errors.squared, squared[None]]), cross=None)
 
     def held_out_error(self) -> float | None:
-        """Mean squared error of the model on held-out rows; None where it was not measured."""
+        """Root mean square error, or mean loss, of the model on held-out rows; None where it was not measured."""
         squared = self.squared_errors()
         if squared is None or self.errors is None:
             return None
-        return float(squared.sum() / self.errors.count.sum())
+        return float(self.errors.measure.of(squared.sum() / self.errors.count.sum()))
 
     def table(self, unit: float, slopes: np.ndarray) -> list[dict[str, Any]]:
         """One row per level, errors in multiples of `unit`."""
         names = np.arange(len(self.best.coefficients))
         mean = deviation = [None] * len(self.levels)
         if self.errors is not None:
-            root = np.sqrt(self.errors.mean())
-            mean = (root * unit).tolist()
-            # Delta method: the standard error of a root.
-            deviation = (self.errors.standard_error() / (2.0 * np.where(root > 0, root, 1.0)) * unit).tolist()
+            mean = (self.errors.error() * unit).tolist()
+            deviation = (self.errors.error_deviation() * unit).tolist()
         rows = []
         for k, (name, fit) in enumerate(self.levels.items()):
             graph = reported_graph(fit, names, slopes)

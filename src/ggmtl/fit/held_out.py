@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from joblib import Parallel, delayed, effective_n_jobs
 from ggmtl.bilevel.level import GraphFit
 from ggmtl.errors import ParameterError
 from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.losses.rowwise import SQUARED_ERROR, Measure
 from ggmtl.runtime.journal import Journal
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 
@@ -26,22 +27,25 @@ _REPORTED = 0.05
 
 @dataclass(frozen=True)
 class FoldErrors:
-    """Squared errors on rows never seen by the model that predicts them.
+    """Squared errors, or other losses, on rows never seen by the model that predicts them.
 
     Parameters
     ----------
     squared : array of shape (levels, folds, n)
-        Sum of squared errors per level, fold and task.
+        Sum of squared errors (of losses, in the unit of the measure) per level, fold and task.
     count : array of shape (folds, n)
         Rows behind each sum.
     cross : array of shape (folds, n, levels, levels), optional
         Sums of products of the errors of two levels. They give the error of every average of levels. None in a model
         that was read from a file.
+    measure : Measure
+        What is told of the mean.
     """
 
     squared: np.ndarray
     count: np.ndarray
     cross: np.ndarray | None = None
+    measure: Measure = SQUARED_ERROR
 
     @classmethod
     def of_products(cls, cross: np.ndarray, count: np.ndarray) -> FoldErrors:
@@ -58,16 +62,28 @@ class FoldErrors:
         """The errors of some levels, in the order given."""
         chosen = np.asarray(levels, dtype=np.int64)
         cross = None if self.cross is None else self.cross[:, :, chosen[:, None], chosen]
-        return FoldErrors(self.squared[chosen], self.count, cross)
+        return replace(self, squared=self.squared[chosen], cross=cross)
 
     def with_task(self, position: int) -> FoldErrors:
         """The same errors with a task at `position` of which no row was held out."""
         cross = None if self.cross is None else np.insert(self.cross, position, 0.0, axis=1)
         squared, count = np.insert(self.squared, position, 0.0, axis=2), np.insert(self.count, position, 0.0, axis=1)
-        return FoldErrors(squared, count, cross)
+        return replace(self, squared=squared, count=count, cross=cross)
+
+    def error(self) -> np.ndarray:
+        """Root mean square error, or mean loss, over all rows, shape (levels,)."""
+        return self.measure.of(self.mean())
+
+    def error_deviation(self) -> np.ndarray:
+        """Standard error of `error`, shape (levels,)."""
+        return self.measure.deviation(self.mean(), self.standard_error())
+
+    def task_error(self) -> np.ndarray:
+        """The same as `error` for every task, shape (levels, n); NaN where no row was held out."""
+        return self.measure.of(self.task_mean())
 
     def mean(self) -> np.ndarray:
-        """Mean squared error over all rows, shape (levels,)."""
+        """Mean squared error, or mean loss, over all rows, shape (levels,)."""
         return self.squared.sum(axis=(1, 2)) / self.count.sum()
 
     def standard_error(self) -> np.ndarray:

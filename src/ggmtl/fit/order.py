@@ -87,7 +87,7 @@ class Order:
             family,
             levels={name: self.fit_back(fit) for name, fit in family.levels.items()},
             errors=family.errors and self.errors_back(family.errors),
-            average=family.average and self._average_back(family.average),
+            average=family.average and self.average_back(family.average),
             links=tuple({name: self._edges_back(edges)[0] for name, edges in fold.items()} for fold in family.links),
         )
 
@@ -121,9 +121,11 @@ class Order:
     def errors_back(self, errors: FoldErrors) -> FoldErrors:
         """Errors in the user's order of the tasks."""
         cross = None if errors.cross is None else errors.cross[:, self._task_rank]
-        return FoldErrors(errors.squared[:, :, self._task_rank], errors.count[:, self._task_rank], cross)
+        rank = self._task_rank
+        return replace(errors, squared=errors.squared[:, :, rank], count=errors.count[:, rank], cross=cross)
 
-    def _average_back(self, average: Average) -> Average:
+    def average_back(self, average: Average) -> Average:
+        """An average of levels in the user's order of the tasks."""
         losses = {name: values[self._task_rank] for name, values in average.losses.items()}
         return replace(average, squared=average.squared[:, self._task_rank], losses=losses)
 

@@ -276,6 +276,30 @@ def null_model(rows: TaskRows, loss: RowLoss, slopes: np.ndarray) -> np.ndarray:
     return model
 
 
+def common_covariance(
+    rows: TaskRows, loss: RowLoss, levels: dict[str, OutcomeLevel], weights: dict[str, float], dispersion: float
+) -> np.ndarray:
+    """Covariance of the mean model of all tasks, at most: the mean of the levels', shape (p, p).
+
+    Beside a hub, Σ_ij (A⁻¹)_ij/n² with (A⁻¹)_ij = [i = j] D_i⁻¹ + D_i⁻¹HSHD_j⁻¹. A level with links has that of the
+    hub.
+    """
+    parts = []
+    for name, weight in weights.items():
+        level = levels["hub"] if levels[name].fit.kind == "graph" else levels[name]
+        hub, n = level.fit.hub, len(level.covariance)
+        if not np.isfinite(hub).all():
+            parts.append(weight * level.new_task)
+        elif (hub > 0).all():
+            gram = rows.working_sums(loss, level.fit.coefficients).gram
+            _, inverse, spread = hub_covariance(gram, hub, _RIDGE, levels["pooled"].ridge)
+            alone = inverse.sum(axis=0)
+            parts.append(weight * dispersion * (alone + (alone * hub) @ spread @ (alone * hub).T) / n**2)
+        else:
+            parts.append(weight * level.covariance.mean(axis=0) / n)
+    return np.sum(parts, axis=0)
+
+
 def _without_edges(name: str, hub: np.ndarray, coefficients: np.ndarray, value: float = float("nan")) -> GraphFit:
     nothing = np.zeros(coefficients.shape[1])
     return GraphFit(name, np.empty((0, 2), dtype=np.int64), np.empty(0), nothing, hub, coefficients, value)

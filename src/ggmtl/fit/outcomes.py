@@ -11,17 +11,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ggmtl.bilevel.level import Settings
+from ggmtl.fit.average import COMPARED, Average, fold_variance
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.order import Order
 from ggmtl.fit.outcome_levels import (
     OutcomeLevel,
+    common_covariance,
     hub_level,
     learn_outcome_levels,
     learned_dispersion,
     null_model,
     pooled_level,
 )
-from ggmtl.fit.predictor_average import HeldOutRows, average_weights, cross_fitted_predictor
+from ggmtl.fit.outcome_scores import OutcomeScores, score_outcomes
+from ggmtl.fit.predictor_average import HeldOutRows, average_weights, block_importance, cross_fitted_predictor
 from ggmtl.losses.rowwise import RowLoss
 from ggmtl.losses.task_rows import TaskRows, sorted_rows
 
@@ -44,13 +47,19 @@ class OutcomeFamily:
     dispersion : float
         φ; one for classes.
     errors : FoldErrors or None
-        Deviance per level, fold and task, everything learned without the fold; None where no fold is held out.
-    average : array of shape (folds, n), optional
-        The same for the average, its weights learned without the fold.
-    null : array of shape (folds, n), optional
-        The same for the base rate alone.
+        Of the levels, everything learned without the fold; None where no fold is held out.
+    average : Average, optional
+        The error of the average, its weights learned without the fold; None where one level has all weight by choice.
+    null : array of shape (n,), optional
+        Losses of the base rate alone, over all folds.
     covariance : array of shape (n, p, p)
         Of every task's averaged model, at most: the mean of the levels' covariances.
+    common : array of shape (p, p)
+        The same of the mean model of all tasks.
+    information : array of shape (p,)
+        Mean over tasks of the diagonal of XᵀWX: how much a task's own rows say about each coefficient.
+    scores : OutcomeScores
+        Predictions for held-out rows beside what was observed.
     preferred : str
         The level that the evidence prefers.
     loss : str
@@ -61,9 +70,12 @@ class OutcomeFamily:
     weights: dict[str, float]
     dispersion: float
     errors: FoldErrors | None
-    average: np.ndarray | None
+    average: Average | None
     null: np.ndarray | None
     covariance: np.ndarray
+    common: np.ndarray
+    information: np.ndarray
+    scores: OutcomeScores
     preferred: str
     loss: str
 
@@ -71,12 +83,6 @@ class OutcomeFamily:
     def coefficients(self) -> np.ndarray:
         """The averaged models, shape (n, p)."""
         return np.sum([weight * self.levels[name].fit.coefficients for name, weight in self.weights.items()], axis=0)
-
-    def held_out_error(self) -> float | None:
-        """Mean deviance of the average on held-out rows; None where it was not measured."""
-        if self.errors is None or self.average is None:
-            return None
-        return float(self.average.sum() / self.errors.count.sum())
 
     @property
     def new_task(self) -> np.ndarray:
@@ -126,9 +132,12 @@ def _back(family: OutcomeFamily, order: Order) -> OutcomeFamily:
         family,
         levels={name: level_back(level) for name, level in family.levels.items()},
         errors=family.errors and order.errors_back(family.errors),
-        average=None if family.average is None else family.average[:, tasks],
-        null=None if family.null is None else family.null[:, tasks],
+        average=family.average and order.average_back(family.average),
+        null=None if family.null is None else family.null[tasks],
         covariance=family.covariance[np.ix_(tasks, columns, columns)],
+        common=family.common[square],
+        information=family.information[columns],
+        scores=family.scores.at(tasks),
     )
 
 
@@ -148,25 +157,83 @@ def _fit_in_order(
     logger.info("learning %d tasks under the %s loss", rows.n_tasks, loss.name)
     levels = learn_outcome_levels(rows, loss, settings, task_names, dispersion)
     preferred = next((name for name in ("graph", "hub") if name in levels), "independent")
-    if folds is None or not scored:
-        covariance = levels[preferred].covariance
-        return OutcomeFamily(levels, {preferred: 1.0}, dispersion, None, None, None, covariance, preferred, loss.name)
+    average = errors = base = None
+    weights, seen, predictor = {preferred: 1.0}, np.zeros(len(rows.task), dtype=bool), np.empty(0)
+    if folds is not None and scored:
+        seen = np.isin(folds, scored)
+        average, errors, base, predictor = _scored(
+            rows, loss, settings, task_names, folds, scored, levels, dispersion, preferred
+        )
+        weights = weights if average is None else average.weights
+    models = np.sum([weight * levels[name].fit.coefficients for name, weight in weights.items()], axis=0)
+    gram = rows.working_sums(loss, models).gram
+    return OutcomeFamily(
+        levels,
+        weights,
+        dispersion,
+        errors,
+        average,
+        base,
+        np.sum([weight * levels[name].covariance for name, weight in weights.items()], axis=0),
+        common_covariance(rows, loss, levels, weights, dispersion),
+        np.einsum("npp->np", gram).mean(axis=0),
+        score_outcomes(rows, loss, seen, predictor, dispersion),
+        preferred,
+        loss.name,
+    )
+
+
+def _scored(
+    rows: TaskRows,
+    loss: RowLoss,
+    settings: Settings,
+    task_names: np.ndarray,
+    folds: np.ndarray,
+    scored: list[int],
+    levels: dict[str, OutcomeLevel],
+    dispersion: float,
+    preferred: str,
+) -> tuple[Average | None, FoldErrors, np.ndarray, np.ndarray]:
+    """The average where there is one, errors of the levels, losses of the base rate, and η of the held-out rows."""
     held_out, null = _held_out(rows, loss, settings, task_names, folds, scored, levels, dispersion)
     names = list(levels)
     place = names.index(preferred)
-    if settings.blend:
-        alpha = average_weights(held_out, loss, place)
-        predictor = cross_fitted_predictor(held_out, loss, place)
-    else:
-        alpha, predictor = np.eye(len(names))[place], held_out.predictors[place]
-    weights = {name: float(weight) for name, weight in zip(names, alpha) if weight > 0}
     errors = FoldErrors(
         np.stack([_by_block(held_out, loss, part, scored) for part in held_out.predictors]),
         np.array([np.bincount(held_out.task, held_out.weight * (held_out.fold == k), rows.n_tasks) for k in scored]),
+        measure=loss.measure,
     )
-    covariance = np.sum([weight * levels[name].covariance for name, weight in weights.items()], axis=0)
-    average, base = (_by_block(held_out, loss, part, scored) for part in (predictor, null))
-    return OutcomeFamily(levels, weights, dispersion, errors, average, base, covariance, preferred, loss.name)
+    average, predictor = None, held_out.predictors[place]
+    if settings.blend and len(names) > 1:
+        predictor = cross_fitted_predictor(held_out, loss, place)
+        average = _average(held_out, loss, names, place, predictor, errors, scored)
+    return average, errors, _by_block(held_out, loss, null, scored).sum(axis=0), predictor
+
+
+def _average(
+    held_out: HeldOutRows,
+    loss: RowLoss,
+    names: list[str],
+    preferred: int,
+    predictor: np.ndarray,
+    errors: FoldErrors,
+    scored: list[int],
+) -> Average:
+    """Weights of the levels, and how the average compares with some of them; `predictor` is the average's."""
+    alpha = average_weights(held_out, loss, preferred)
+    weights = {name: float(weight) for name, weight in zip(names, alpha) if weight > 0}
+    squared = _by_block(held_out, loss, predictor, scored)
+    weighed = replace(held_out, weight=held_out.weight * block_importance(held_out, loss))
+    parts = {"average": predictor, **{name: held_out.predictors[names.index(name)] for name in COMPARED}}
+    if "graph" in names:
+        kept = [k for k, name in enumerate(names) if name != "graph"]
+        without = replace(held_out, predictors=held_out.predictors[kept])
+        hub = [names[k] for k in kept].index("hub")
+        parts["unlinked"] = cross_fitted_predictor(without, loss, hub)
+    blocks = {name: _by_block(weighed, loss, part, scored) for name, part in parts.items()}
+    losses = {name: block.sum(axis=0) for name, block in blocks.items()}
+    variance = {name: fold_variance(blocks["average"], block) for name, block in blocks.items() if name != "average"}
+    return Average(weights, squared, losses, variance, errors.measure)
 
 
 def moderated(loss: RowLoss, predictor: np.ndarray, variance: np.ndarray) -> np.ndarray:
@@ -241,6 +308,6 @@ def _held_out(
 
 
 def _by_block(held_out: HeldOutRows, loss: RowLoss, predictor: np.ndarray, scored: list[int]) -> np.ndarray:
-    """Deviance per fold and task, shape (folds, n)."""
-    deviance = 2.0 * held_out.weight * loss.value(predictor, held_out.target)
-    return np.array([np.bincount(held_out.task, deviance * (held_out.fold == k), held_out.n_tasks) for k in scored])
+    """Losses per fold and task, in the unit of the loss's measure, shape (folds, n)."""
+    value = loss.measure.unit * held_out.weight * loss.value(predictor, held_out.target)
+    return np.array([np.bincount(held_out.task, value * (held_out.fold == k), held_out.n_tasks) for k in scored])

@@ -140,6 +140,13 @@ class FittedState:
         return {**vars(self), "_kept": {}}
 
 
+def outcome_of(state: FittedState) -> OutcomeFamily:
+    """What a state has that was learned under another loss than the squared."""
+    if state.outcome is None:
+        raise ValueError("The state was learned under the squared loss.")
+    return state.outcome
+
+
 def state_of(model: Any, purpose: str) -> FittedState:
     """The fitted state of an estimator, or an error that says why `purpose` has none to ask."""
     check_is_fitted(model, "coef_")

@@ -17,8 +17,7 @@ from ggmtl.data.labels import join_labels, locate_tasks
 from ggmtl.data.task_features import TaskFeatures
 from ggmtl.fit.family import Family
 from ggmtl.fit.outcome_levels import OutcomeLevel, separate_mode
-from ggmtl.fit.outcomes import OutcomeFamily
-from ggmtl.fit.state import FittedState
+from ggmtl.fit.state import FittedState, outcome_of
 from ggmtl.graph.task_graph import TaskGraph, beside_heaviest
 from ggmtl.inference.attachment import (
     AttachedTask,
@@ -167,47 +166,36 @@ def _given(state: FittedState, attached: AttachedTask, position: int, noise: flo
     }
 
 
-def with_outcome_task(state: FittedState, outcome: OutcomeFamily, label: np.ndarray, rows: TaskRows) -> FittedState:
-    """The state with one more task; `rows` are its own, scaled, perhaps none."""
-    labels = join_labels([state.task_names, label])
-    position = int(np.searchsorted(labels[:-1], labels[-1]))
-    names = np.insert(labels[:-1], position, labels[-1:])
-    loss, fitted = LOSSES[outcome.loss], state.fitted_tasks
-    attached = {
-        name: _attached(level, fitted, rows, loss, state.settings, outcome.dispersion)
-        for name, level in outcome.levels.items()
+def with_outcome_task(state: FittedState, label: np.ndarray, rows: TaskRows) -> FittedState:
+    """The state of classes or counts with one more task; `rows` are its own, scaled, perhaps none."""
+    outcome, family, fitted = outcome_of(state), state.family, state.fitted_tasks
+    loss, levels = LOSSES[outcome.loss], outcome.levels
+    found = {
+        name: _attached(levels[name], fitted, rows, loss, state.settings, outcome.dispersion) for name in family.kept
     }
-    levels = {name: _level_with(level, attached[name], position) for name, level in outcome.levels.items()}
-    own = np.sum([weight * attached[name].covariance for name, weight in outcome.weights.items()], axis=0)
-    errors = outcome.errors
-    if errors is not None:
-        squared = np.insert(errors.squared, position, 0.0, axis=2)
-        errors = replace(errors, squared=squared, count=np.insert(errors.count, position, 0.0, axis=1))
-    average, null = (
-        None if part is None else np.insert(part, position, 0.0, axis=1) for part in (outcome.average, outcome.null)
-    )
-    grown = replace(
-        outcome,
-        levels=levels,
-        errors=errors,
-        average=average,
-        null=null,
-        covariance=np.insert(outcome.covariance, position, own, axis=0),
-    )
+    others = {name: task.coefficients for name, task in found.items() if name != family.main}
+    grown = _inserted(state, label, found[family.main], outcome.dispersion, others)
+    position = int(locate_tasks(grown.task_names, label)[0])
+    own = np.sum([weight * found[name].covariance for name, weight in family.weights.items()], axis=0)
     T = state.scaling.user_map()
-    deviation = np.sqrt(np.diag(T @ own @ T.T))
-    given = dict(state.given)
-    given["standard_errors"] = np.insert(given["standard_errors"], position, deviation, axis=0)
-    fits = {name: level.fit for name, level in levels.items()}
-    return replace(
-        state,
-        task_names=names,
-        family=replace(state.family, levels=fits),
-        graph=_graph(state.graph, attached.get("graph") if "graph" in outcome.weights else None, names, position),
-        attached=(*state.attached, (label[0], own)),
-        given=given,
-        outcome=grown,
+    given = {
+        "count": np.insert(state.given["count"], position, rows.count[0]),
+        "standard_errors": np.insert(state.given["standard_errors"], position, np.sqrt(np.diag(T @ own @ T.T)), axis=0),
+    }
+    place = np.insert(np.arange(len(state.task_names)), position, -1)
+    more = replace(
+        outcome,
+        levels={
+            name: replace(levels[name], fit=grown.family.levels[name], covariance=levels[name].covariance[:0])
+            for name in family.kept
+        },
+        errors=grown.family.errors,
+        average=grown.family.average,
+        null=None if outcome.null is None else np.insert(outcome.null, position, 0.0),
+        covariance=np.insert(outcome.covariance, position, own, axis=0),
+        scores=outcome.scores.at(place),
     )
+    return replace(grown, given=state.given | given, outcome=more, attached=(*state.attached, (label[0], own)))
 
 
 def _attached(
@@ -237,25 +225,3 @@ def _attached(
         sums = rows.working_sums(loss, found.coefficients[None], dispersion)
         found = attach(known, sums, dispersion)
     return replace(found, covariance=dispersion * found.covariance)
-
-
-def _level_with(level: OutcomeLevel, attached: AttachedTask, position: int) -> OutcomeLevel:
-    """The level with the new task among its models; the covariances of all are kept by the family."""
-    fit = level.fit
-    if not (fit.edge_values > 0).any():
-        fit = replace(fit, coefficients=np.insert(fit.coefficients, position, attached.coefficients, axis=0))
-    else:
-        fit = insert_task(fit, attached, position)
-    return replace(level, fit=fit, covariance=level.covariance[:0])
-
-
-def _graph(graph: TaskGraph, attached: AttachedTask | None, names: np.ndarray, position: int) -> TaskGraph:
-    """The reported graph with the new task, and its edges where it has some."""
-    edges = graph.edges + (graph.edges >= position)
-    if attached is None or not len(attached.neighbours):
-        return TaskGraph(edges, graph.weights, names)
-    others = attached.neighbours + (attached.neighbours >= position)
-    new = np.sort(np.column_stack([np.full(len(others), position), others]), axis=1)
-    values = np.broadcast_to(attached.edge_value, (len(new),))
-    weights = beside_heaviest(new, np.asarray(values, dtype=float), len(names))
-    return TaskGraph(np.concatenate([edges, new]), np.append(graph.weights, weights), names)

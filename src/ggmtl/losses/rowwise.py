@@ -9,7 +9,8 @@ Every ℓ is half the deviance: zero where the prediction is perfect.
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from scipy.special import expit, logit, xlogy
@@ -18,10 +19,46 @@ from scipy.special import expit, logit, xlogy
 _LARGEST = 300.0
 
 
+@dataclass(frozen=True)
+class Measure:
+    """How the loss of held-out rows is told: (unit · mean of ℓ)^power.
+
+    Parameters
+    ----------
+    name, short : str
+        As in a heading, and as in "the held-out …".
+    unit, power : float
+    """
+
+    name: str
+    short: str
+    unit: float
+    power: float
+
+    def of(self, mean: Any) -> Any:
+        """The error for a mean of unit · ℓ."""
+        return np.sqrt(mean) if self.power == 0.5 else mean
+
+    def deviation(self, mean: Any, deviation: Any) -> Any:
+        """The standard error of the error, by the delta method."""
+        if self.power == 1.0:
+            return deviation
+        error = self.of(mean)
+        return deviation / (2.0 * np.where(error > 0, error, 1.0))
+
+    def gain(self, ratio: Any) -> Any:
+        """By what share an error is lower than another, for the ratio of the means."""
+        return 1.0 - self.of(np.maximum(ratio, 0.0))
+
+
+SQUARED_ERROR = Measure("root mean square error", "error", 2.0, 0.5)
+
+
 class RowLoss(Protocol):
     """A loss whose gradient in η is μ − y."""
 
     name: str
+    measure: Measure
 
     def value(self, predictor: np.ndarray, target: np.ndarray) -> np.ndarray:
         """ℓ of every row."""
@@ -48,6 +85,7 @@ class Squared:
     """½(y − η)²."""
 
     name = "squared"
+    measure = SQUARED_ERROR
 
     def value(self, predictor: np.ndarray, target: np.ndarray) -> np.ndarray:
         """ℓ of every row."""
@@ -74,6 +112,7 @@ class Logistic:
     """ln(1 + e^η) − yη for y in [0, 1]."""
 
     name = "logistic"
+    measure = Measure("log-loss", "log-loss", 1.0, 1.0)
 
     def value(self, predictor: np.ndarray, target: np.ndarray) -> np.ndarray:
         """ℓ of every row."""
@@ -100,6 +139,7 @@ class Poisson:
     """e^η − y − y(η − ln y) for counts y ≥ 0."""
 
     name = "poisson"
+    measure = Measure("mean Poisson deviance", "deviance", 2.0, 1.0)
 
     def value(self, predictor: np.ndarray, target: np.ndarray) -> np.ndarray:
         """ℓ of every row."""

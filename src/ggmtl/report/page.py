@@ -9,6 +9,7 @@ from typing import Any
 
 from ggmtl.errors import require
 from ggmtl.inspection.summary.collect import summarize
+from ggmtl.inspection.summary.outcomes import quality_lines
 from ggmtl.inspection.summary.words import (
     cut_short,
     describe_blend,
@@ -22,7 +23,7 @@ from ggmtl.runtime.files import write_whole
 # Escapes that JSON reads back and HTML cannot mistake for markup; the last two end a line in old scripts.
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 # The parts of the script share one scope, in this order.
-_SCRIPTS = ("tools", "state", "drawing", "panel", "choosing", "charts", "table", "downloads", "start")
+_SCRIPTS = ("tools", "state", "drawing", "panel", "choosing", "charts", "outcomes", "table", "downloads", "start")
 
 
 def write_report(model: Any, path: str | Path, title: str | None = None) -> Path:
@@ -85,6 +86,8 @@ def render_report(summary: dict[str, Any], title: str | None = None) -> str:
         detail=" ".join(filter(None, [describe_gain(summary), describe_blend(summary)])),
         graph_words=own_words(summary),
         notes=note_lines(summary),
+        outcome_words=[] if summary["target"] is None else quality_lines(summary),
+        measure_name=f"{summary['measure']['name'][0].upper()}{summary['measure']['name'][1:]}",
         measured=any(level.get("error") is not None for level in summary["path"]["levels"]),
         outcome=_outcome(summary["outcome"]),
         style=markup((folder / "page.css").read_text(encoding="utf-8")),

@@ -16,13 +16,14 @@ _DIGITS = 6
 def page_data(summary: dict[str, Any]) -> dict[str, Any]:
     """The summary without what the script can work out, with the words that it shows and numbers cut to six digits."""
     placing = place_tasks(summary)
-    kept = ("features", "tasks", "sharing", "n_tasks")
+    kept = ("features", "tasks", "sharing", "n_tasks", "target")
     against = summary["gain_against"]
     return _short(
         {
             **{key: summary[key] for key in kept},
             "levels": [_level(level) for level in summary["path"]["levels"]],
             "chosen": summary["path"]["chosen"],
+            "error": summary["measure"]["short"],
             "stops": graphs_of(summary),
             "gain_against": None if against is None else LEVEL_NAMES.get(against, against),
             "places": placing.points,
@@ -78,7 +79,8 @@ def _error_words(level: dict[str, Any], summary: dict[str, Any]) -> str:
     if level["error"] is None or summary["error"] is None:
         return ""
     model = summary["path"]["levels"][summary["path"]["chosen"]]
-    return f"Its held-out error alone is {error_text(level)}; the model's is {error_text(model)}."
+    error = summary["measure"]["short"]
+    return f"Its held-out {error} alone is {error_text(level)}; the model's is {error_text(model)}."
 
 
 def _sentence(words: str) -> str:

@@ -87,8 +87,11 @@ def _shares(model: Any, rows: np.ndarray | None, width: int) -> tuple[np.ndarray
 
 
 def _own_pull(model: Any, rows: np.ndarray | None, width: int) -> np.ndarray | None:
-    """Mean diagonal of XᵀX in scaled units; standardised columns have a mean square of one."""
-    statistics = getattr(getattr(model, "state_", None), "statistics", None)
+    """Mean diagonal of XᵀX (of XᵀWX) in scaled units; standardised columns have a mean square of one."""
+    state = getattr(model, "state_", None)
+    if state is not None and state.outcome is not None:
+        return state.outcome.information
+    statistics = getattr(state, "statistics", None)
     if statistics is not None:
         grams = [np.einsum("npp->p", loss.gram) for loss in model.scaling_.design(statistics)]
         return np.sum(grams, axis=0)[model.scaling_.is_linear] / len(model.tasks_)

@@ -12,7 +12,6 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl.bilevel.level import STRAIGHT
-from ggmtl.errors import InputError
 from ggmtl.fit.held_out import FoldErrors, reported_graph
 from ggmtl.graph.candidates import Coordinates
 from ggmtl.graph.task_graph import TaskGraph, name_shape
@@ -24,8 +23,10 @@ from ggmtl.inspection.summary.coefficients import (
     sharing_of,
     task_map_of,
 )
+from ggmtl.inspection.summary.outcomes import common_errors, ratio_of, target_of, task_outcomes
 from ggmtl.inspection.summary.phrases import fingerprint_of, plain, versions
 from ggmtl.inspection.summary.verdict import AVERAGE, LEVEL_PLACES, average_verdict, best_simple, verdict_of
+from ggmtl.losses.rowwise import LOSSES
 
 # Above so many numbers, the differences along edges are left to the reader of the coefficients.
 _MAX_DIFFERENCES = 200_000
@@ -47,13 +48,9 @@ def summarize(model: Any) -> dict[str, Any]:
         ``verdict`` (text, kind, gain, low, high), ``tasks``, ``gain_against`` (the level that the gains of tasks are
         over), ``graph``, ``path``, ``sharing``, ``noise``, ``known``,
         ``map``, ``places``, ``redundant`` and all ``features``, ``settings``, ``fingerprint``, ``versions`` and counts;
-        ``json.dumps`` takes it as it is.
+        ``measure`` says what errors are, and ``target`` has what there is to say of classes and counts. ``json.dumps``
+        takes it as it is.
     """
-    if getattr(getattr(model, "state_", None), "outcome", None) is not None:
-        raise InputError(
-            f"The page and its data are available for squared loss only. Got {type(model).__name__} under the "
-            f"{model.loss} loss: summary() says what was found, and path_, graph_ and coefficients() have the numbers."
-        )
     levels, errors = _by_density(_levels(model), _fold_errors(model))
     graph = model.graph_
     clusters = clusters_of(graph)
@@ -67,12 +64,14 @@ def summarize(model: Any) -> dict[str, Any]:
         "n_features": int(model.n_features_in_),
         "features": [*map(str, model.feature_names_), *(["intercept"] if model.fit_intercept else [])],
         "verdict": _verdict(model, levels, errors, chosen, rows),
+        "measure": _measure(model),
+        "target": target_of(model),
         "blend": dict(getattr(model, "blend_", None) or {}),
         "tasks": _tasks(model, graph, clusters, rows, errors, levels, chosen),
         "gain_against": None if against is None or errors is None else levels[against]["name"],
         "graph": _graph(model, graph, clusters),
         "path": {"levels": levels, "chosen": chosen, "criterion": getattr(model, "criterion_", None)},
-        "sharing": sharing_of(model, rows),
+        "sharing": _with_ratios(model, sharing_of(model, rows)),
         "noise": _noise(model),
         "bends": _bends(model),
         "known": _known(model),
@@ -85,6 +84,20 @@ def summarize(model: Any) -> dict[str, Any]:
         "fingerprint": fingerprint_of(model),
         "versions": versions(),
     }
+
+
+def _measure(model: Any) -> dict[str, str]:
+    """What errors are: in a heading, and as in 'the held-out …'."""
+    measure = LOSSES[getattr(model, "loss", "squared")].measure
+    return {"name": measure.name, "short": measure.short}
+
+
+def _with_ratios(model: Any, sharing: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every coefficient of the shared model as a ratio of odds or rates, with its interval."""
+    errors = common_errors(model)
+    if errors is None:
+        return sharing
+    return [entry | {"ratio": ratio_of(entry["common"], float(error))} for entry, error in zip(sharing, errors)]
 
 
 def clusters_of(graph: TaskGraph) -> np.ndarray:
@@ -176,15 +189,14 @@ def _average_level(model: Any) -> dict[str, Any]:
     errors = _fold_errors(model)
     if errors is None:
         raise ValueError("The errors of the average are not known.")
-    root = float(np.sqrt(errors.mean()[-1]))
     unit = model.scaling_.target_scale
     return {
         "name": AVERAGE,
         "level": AVERAGE,
         "n_edges": model.graph_.n_edges,
         "n_components": int(model.graph_.components().max(initial=-1)) + 1,
-        "error": root * unit,
-        "standard_error": float(errors.standard_error()[-1]) / (2.0 * root if root > 0 else 1.0) * unit,
+        "error": float(errors.error()[-1]) * unit,
+        "standard_error": float(errors.error_deviation()[-1]) * unit,
         "criterion": None,
         "chosen": True,
         "weight": 1.0,
@@ -229,6 +241,7 @@ def _tasks(model, graph, clusters, rows, errors, levels, chosen) -> list[dict[st
         gain = task_gains(errors, chosen, reference)
     links = np.bincount(graph.edges.ravel(), minlength=graph.n_tasks)
     strength = graph.degrees()
+    more = task_outcomes(model) or [{}] * len(coefficients)
     return [
         {
             "label": str(label),
@@ -239,6 +252,7 @@ def _tasks(model, graph, clusters, rows, errors, levels, chosen) -> list[dict[st
             "degree": float(strength[i]),
             "errors": None if per_task is None else plain(per_task[:, i]),
             "gain": plain(gain[i]),
+            **more[i],
         }
         for i, label in enumerate(model.tasks_.tolist())
     ]
@@ -268,7 +282,7 @@ def task_gains(errors: FoldErrors, level: int, reference: int) -> np.ndarray:
         return np.full(len(rows), np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = (rows * ours / theirs + _PRIOR_ROWS * float(ours.sum()) / total) / (rows + _PRIOR_ROWS)
-    return np.where((rows >= _FEWEST_ROWS) & (theirs > 0), 1.0 - np.sqrt(ratio), np.nan)
+    return np.where((rows >= _FEWEST_ROWS) & (theirs > 0), errors.measure.gain(ratio), np.nan)
 
 
 def _graph(model: Any, graph: TaskGraph, clusters: np.ndarray) -> dict[str, Any]:
@@ -315,13 +329,15 @@ def _fold_errors(model: Any) -> FoldErrors | None:
 
 
 def _task_errors(model: Any, errors: FoldErrors | None) -> np.ndarray | None:
-    """Root mean square error of every level and task, in the user's units."""
-    return None if errors is None else np.sqrt(errors.task_mean()) * model.scaling_.target_scale
+    """Error of every level and task, in the user's units."""
+    return None if errors is None else errors.task_error() * model.scaling_.target_scale
 
 
 def _rows(model: Any) -> np.ndarray | None:
     state, errors = getattr(model, "state_", None), _fold_errors(model)
     if state is not None and state.statistics is not None:
         return np.asarray(state.statistics.count, dtype=np.float64)
+    if state is not None and "count" in state.given:
+        return np.asarray(state.given["count"], dtype=np.float64)
     # With a single hold-out, some rows are never scored, so the errors do not count them.
     return None if state is None or errors is None or state.form.scored_from else errors.count.sum(axis=0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ggmtl.inspection.summary.outcomes import outcome_lines
 from ggmtl.inspection.summary.phrases import count, one_line
 from ggmtl.inspection.summary.words import (
     describe_blend,
@@ -32,7 +33,7 @@ def notebook_html(summary: dict[str, Any]) -> str:
     rows = "" if summary["n_rows"] is None else f" · {summary['n_rows']:,.0f} rows"
     size = f"{count(summary['n_tasks'], 'task')}{rows} · {count(summary['n_features'], 'feature')}"
     words = [describe_meaning(summary), describe_gain(summary), describe_blend(summary)]
-    words.append(f"Graph: {describe_graph(summary)}.")
+    words += [*outcome_lines(summary), f"Graph: {describe_graph(summary)}."]
     paragraphs = "".join(f'<p style="margin:4px 0">{_safe(text)}</p>' for text in words if text)
     return (
         '<div style="max-width:72em">'
@@ -41,11 +42,6 @@ def notebook_html(summary: dict[str, Any]) -> str:
         '<div style="display:flex;flex-wrap:wrap;gap:24px;align-items:flex-start">'
         f"{_errors(summary)}{_picture(summary)}</div></div>"
     )
-
-
-def lines_html(text: str) -> str:
-    """Lines of text as they are."""
-    return f"<pre>{escape(text, quote=False)}</pre>"
 
 
 def _safe(text: Any) -> str:
@@ -61,7 +57,8 @@ def _errors(summary: dict[str, Any]) -> str:
         style = ' style="font-weight:bold"' if level["chosen"] else ""
         cells = (_safe(level_title(level)), error_text(level), share_text(level))
         lines.append(f"<tr{style}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-    head = "<tr><th>level</th><th>held-out error ± s.e.</th><th>share</th></tr>"
+    error = summary["measure"]["short"]
+    head = f"<tr><th>level</th><th>held-out {error} ± s.e.</th><th>share</th></tr>"
     return f"<table><thead>{head}</thead><tbody>{''.join(lines)}</tbody></table>"
 
 

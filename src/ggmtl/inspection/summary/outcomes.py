@@ -1,4 +1,4 @@
-"""What was found by a fit of classes or counts, in words."""
+"""What a fit of classes or counts shows beside what every fit shows: base rate, ranking, calibration, ratios."""
 
 from __future__ import annotations
 
@@ -6,70 +6,180 @@ from typing import Any
 
 import numpy as np
 
+from ggmtl.fit.outcome_scores import observed_interval
 from ggmtl.fit.outcomes import OutcomeFamily
-from ggmtl.inspection.summary.phrases import count, figure, listing, number, percent, plain
+from ggmtl.inspection.summary.phrases import count, listing, number, percent, plain
 
-_NAMES = {
-    "pooled": "one model for all",
-    "intercepts": "common slopes + own intercepts",
-    "hub": "shared model + own deviations",
-    "graph": "linked tasks",
-    "independent": "separate models",
-}
-# What is measured on held-out rows, the share of the deviance that it is, and what a coefficient multiplies.
-_WORDS = {"logistic": ("Log-loss", 0.5, "odds"), "poisson": ("Mean deviance", 1.0, "rate")}
-_MOST_FEATURES = 8
+# What a coefficient multiplies.
+_RATIOS = {"logistic": "odds", "poisson": "rate"}
+_MOST_FEATURES, _MOST_TASKS = 8, 8
+_QUANTILE = 1.96
+# Rows that a task should be expected to have an event in before observed over expected says anything.
+_FEWEST_EXPECTED = 1.0
 
 
-def describe_outcomes(model: Any) -> str:
-    """The summary for people: a few lines of text."""
-    state = model.state_
-    outcome: OutcomeFamily = state.outcome
-    rows = float(np.sum(state.given.get("count", 0.0)))
-    head = f"{type(model).__name__}: {count(len(model.tasks_), 'task')}"
-    head += f", {count(round(rows), 'row')}" if rows else ""
-    lines = [f"{head}, {count(int(model.n_features_in_), 'feature')}"]
-    lines += [_target_line(model), _average_line(outcome), *_error_lines(model, outcome)]
-    links = model.graph_.n_edges
-    lines.append(f"Graph: {count(links, 'link')}." if links else "Graph: no links; the evidence supports none.")
-    lines += _ratio_lines(model, outcome)
-    if outcome.dispersion > 1:
-        lines.append(f"The counts vary {number(outcome.dispersion)} times as much as Poisson counts would.")
-    return "\n".join(line for line in lines if line)
-
-
-def _target_line(model: Any) -> str:
+def target_of(model: Any) -> dict[str, Any] | None:
+    """What the target is, and how predictions for held-out rows compare with it; None for the squared loss."""
+    outcome: OutcomeFamily | None = getattr(getattr(model, "state_", None), "outcome", None)
+    if outcome is None:
+        return None
+    scores = outcome.scores
+    both = np.isfinite(scores.task_auc) & (scores.count > 0)
     classes = getattr(model, "classes_", None)
-    if classes is None:
-        return "Target: counts; predictions are rates times the exposure."
-    return f"Target: probability of {plain(classes[1])!r} rather than {plain(classes[0])!r}."
+    found: dict[str, Any] = {
+        "kind": outcome.loss,
+        "ratio": _RATIOS[outcome.loss],
+        "classes": None if classes is None else [str(plain(label)) for label in classes],
+        "base": float(scores.total.sum() / scores.amount.sum()),
+        "dispersion": float(outcome.dispersion),
+        "one_class": [str(label) for label in model.tasks_[_of_one_class(outcome)].tolist()],
+        "brier": scores.brier,
+        "auc": scores.auc,
+        "task_auc": float(scores.task_auc[both].mean()) if both.any() else None,
+        "n_both": int(both.sum()),
+        "groups": plain(scores.groups),
+        "null": None,
+        "explained": None,
+        "observed": float(scores.observed.sum()),
+        "expected": float(scores.expected.sum()),
+    }
+    if outcome.null is not None and outcome.errors is not None:
+        null = float(outcome.null.sum() / outcome.errors.count.sum())
+        found["null"] = null
+        found["explained"] = 1.0 - model.validation_error_ / null if null > 0 else None
+    return found
 
 
-def _average_line(outcome: OutcomeFamily) -> str:
-    parts = sorted(outcome.weights.items(), key=lambda part: -part[1])
-    return "The model is " + ", ".join(f"{percent(share)} {_NAMES[name]}" for name, share in parts) + "."
+def task_outcomes(model: Any) -> list[dict[str, Any]] | None:
+    """Of every task: its own rate, and observed over expected on held-out rows with the 95 % interval."""
+    outcome: OutcomeFamily | None = getattr(getattr(model, "state_", None), "outcome", None)
+    if outcome is None:
+        return None
+    scores, is_class = outcome.scores, outcome.loss == "logistic"
+    low, high = observed_interval(scores.observed, scores.count, is_class, outcome.dispersion)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate, ratios = scores.total / scores.amount, np.stack([scores.observed, low, high]) / scores.expected
+    ratios[:, scores.expected < _FEWEST_EXPECTED] = np.nan
+    return [
+        {
+            "rate": plain(rate[i]),
+            "observed": float(scores.observed[i]),
+            "expected": float(scores.expected[i]),
+            "ratio": plain(ratios[:, i]),
+        }
+        for i in range(len(scores.total))
+    ]
 
 
-def _error_lines(model: Any, outcome: OutcomeFamily) -> list[str]:
-    """Losses on held-out rows, of every level, of the average and of the base rate."""
-    if outcome.errors is None or outcome.average is None or outcome.null is None:
-        return ["Nothing was held out, so the error on held-out rows is not known."]
-    measure, share, _ = _WORDS[outcome.loss]
-    total = outcome.errors.count.sum()
-    rows = [(_NAMES[name], value) for name, value in zip(outcome.levels, share * outcome.errors.mean())]
-    rows = [("the base rate alone", share * outcome.null.sum() / total), *rows]
-    rows.append(("this model", share * outcome.average.sum() / total))
-    lines = [f"{measure} on held-out rows:", *(f"  {name:<32}{figure(float(value))}" for name, value in rows)]
-    gain = 1.0 - outcome.average.sum() / outcome.null.sum() if outcome.null.sum() > 0 else 0.0
-    return [*lines, f"The model explains {percent(gain)} of the deviance of the base rate on held-out rows."]
+def _of_one_class(outcome: OutcomeFamily) -> np.ndarray:
+    """Tasks whose own rows cannot say what events depend on: all of one class, or no event at all."""
+    total, amount = outcome.scores.total, outcome.scores.amount
+    none = total <= 0
+    return (amount > 0) & (none if outcome.loss != "logistic" else none | (total >= amount * (1.0 - 1e-12)))
 
 
-def _ratio_lines(model: Any, outcome: OutcomeFamily) -> list[str]:
-    """By what the shared model multiplies odds or rate per unit of each feature, the largest effects first."""
-    if not hasattr(model, "hub_coef_"):
+def common_errors(model: Any) -> np.ndarray | None:
+    """Standard errors of the shared model in the units of the data, the intercept last; None for the squared loss."""
+    state = getattr(model, "state_", None)
+    if state is None or state.outcome is None:
+        return None
+    T = state.scaling.user_map()
+    return np.sqrt(np.maximum(np.einsum("ap,pq,aq->a", T, state.outcome.common, T), 0.0))
+
+
+def outcome_lines(summary: dict[str, Any]) -> list[str]:
+    """What to say of classes and counts; no line for the squared loss."""
+    target = summary["target"]
+    if target is None:
         return []
-    words = _WORDS[outcome.loss][2]
-    effect = np.abs(model.hub_coef_ * model.scaling_.scale)
-    order = np.argsort(-effect, kind="stable")[:_MOST_FEATURES]
-    ratios = [f"{model.feature_names_[k]} × {number(float(np.exp(model.hub_coef_[k])))}" for k in order]
-    return [f"In the shared model, one unit more multiplies the {words} by: {listing(ratios, _MOST_FEATURES)}."]
+    lines = [*quality_lines(summary), *ratio_lines(summary)]
+    if target["dispersion"] > 1:
+        lines.append(f"The counts vary {number(target['dispersion'])} times as much as Poisson counts would.")
+    return lines
+
+
+def quality_lines(summary: dict[str, Any]) -> list[str]:
+    """What is predicted, and how well; tasks whose own rows say nothing."""
+    target = summary["target"]
+    lines = [target_line(target), *filter(None, [quality_line(target), balance_line(summary)])]
+    if target["one_class"]:
+        lines.append(borrowed_line(target))
+    return lines
+
+
+def target_line(target: dict[str, Any]) -> str:
+    """What is predicted, and how often it occurs."""
+    if target["classes"] is None:
+        return f"Target: counts, on average {number(target['base'])} per unit of exposure."
+    first, second = target["classes"]
+    share = percent(target["base"])
+    return f"Target: the probability of {second!r} rather than {first!r}. {share} of the rows are {second!r}."
+
+
+def quality_line(target: dict[str, Any]) -> str:
+    """Share of the deviance explained, ranking and Brier score."""
+    if target["explained"] is None:
+        return "Nothing was held out, so the error on held-out rows is not known."
+    parts = [f"The model explains {percent(target['explained'])} of the deviance of the base rate on held-out rows."]
+    if target["auc"] is not None:
+        within = ""
+        if target["task_auc"] is not None:
+            tasks = count(target["n_both"], "task")
+            within = f"; within tasks {target['task_auc']:.3f}, the mean of {tasks} with both classes"
+        parts.append(f"AUC {target['auc']:.3f}{within}. Brier score {target['brier']:.4f}.")
+    return " ".join(parts)
+
+
+def balance_line(summary: dict[str, Any]) -> str:
+    """Observed and expected on held-out rows, and how many tasks are apart; empty where nothing was held out."""
+    target = summary["target"]
+    known = [task["ratio"] for task in summary["tasks"] if task["ratio"][0] is not None]
+    if not target["expected"] > 0:
+        return ""
+    observed, expected = f"{target['observed']:,.0f}", f"{target['expected']:,.0f}"
+    if target["classes"] is None:
+        line = f"Held-out rows have {observed} events; {expected} were expected."
+    else:
+        line = f"Of the held-out rows {observed} are {target['classes'][1]!r}; {expected} were expected."
+    if not known:
+        return line
+    apart = sum(not low <= 1.0 <= high for _, low, high in known)
+    return (
+        f"{line} In {apart:,} of {count(len(known), 'task')} the two differ beyond their 95 % interval "
+        f"(by chance: about {0.05 * len(known):.0f})."
+    )
+
+
+def ratio_lines(summary: dict[str, Any]) -> list[str]:
+    """By what the shared model multiplies odds or rate per unit of each feature, the largest effects first."""
+    entries = [entry for entry in summary["sharing"] if entry["feature"] != "intercept" and entry.get("ratio")]
+    if not entries:
+        return []
+    entries.sort(key=lambda entry: -abs(entry["common"] * entry["unit"]))
+    words = [ratio_text(entry["feature"], entry["ratio"]) for entry in entries[:_MOST_FEATURES]]
+    more = len(entries) - len(words)
+    text = listing(words, len(words)) + (f" and {count(more, 'more feature')}" if more else "")
+    return [
+        f"In the shared model, one unit more multiplies the {summary['target']['ratio']} by (95 % interval): {text}."
+    ]
+
+
+def ratio_text(feature: str, ratio: list[float]) -> str:
+    """'age 1.25 (1.02–1.53)'."""
+    value, low, high = ratio
+    return f"{feature} {number(value)} ({number(low)}–{number(high)})"
+
+
+def ratio_of(coefficient: float, error: float) -> list[float]:
+    """e^coefficient with its 95 % interval."""
+    bounds = np.array([coefficient, coefficient - _QUANTILE * error, coefficient + _QUANTILE * error])
+    return np.exp(np.clip(bounds, -300.0, 300.0)).tolist()
+
+
+def borrowed_line(target: dict[str, Any]) -> str:
+    """Tasks whose own rows cannot tell what events depend on."""
+    labels, what = target["one_class"], "no event" if target["classes"] is None else "one class only"
+    whose = "its prediction comes" if len(labels) == 1 else "their predictions come"
+    return (
+        f"{count(len(labels), 'task')} with {what}, so {whose} mostly from the others: {listing(labels, _MOST_TASKS)}."
+    )

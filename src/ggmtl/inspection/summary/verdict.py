@@ -103,21 +103,20 @@ def average_verdict(family: Family, graph: TaskGraph) -> dict[str, Any]:
         found = average.gain_over(name)
         return {"gain": found.value, "low": found.low, "high": found.high, "against": name}
 
-    sharing = over("independent")
+    sharing, error = over("independent"), average.measure.short
     if graph.n_edges and "unlinked" in average.losses:
-        return _links_verdict(over("unlinked"))
+        return _links_verdict(over("unlinked"), error)
     if over("pooled")["low"] <= 0:
         return {"kind": "pooled", "text": "One model for all tasks predicts about as well as any other.", **sharing}
     none = "No links between tasks were found."
     if sharing["low"] > 0:
-        change = f"lowers the held-out error by {percent(sharing['gain'])} ({interval(sharing)})"
+        change = f"lowers the held-out {error} by {percent(sharing['gain'])} ({interval(sharing)})"
         text = f"Sharing {change} against separate models. {none}"
         return {"kind": "shared", "text": text, **sharing}
     if sharing["high"] < 0:
         loss = {"low": -sharing["high"], "high": -sharing["low"], "gain": -sharing["gain"]}
-        text = (
-            f"Sharing raises the held-out error by {percent(loss['gain'])} ({interval(loss)}) against separate models."
-        )
+        change = f"raises the held-out {error} by {percent(loss['gain'])} ({interval(loss)})"
+        text = f"Sharing {change} against separate models."
         return {"kind": "independent", "text": text, **sharing}
     if max(-sharing["low"], sharing["high"]) < _CLOSE:
         text = f"The tasks differ. Sharing predicts about as well as separate models. {none}"
@@ -126,15 +125,15 @@ def average_verdict(family: Family, graph: TaskGraph) -> dict[str, Any]:
     return {"kind": "tie", "text": text, **sharing}
 
 
-def _links_verdict(gain: dict[str, Any]) -> dict[str, Any]:
+def _links_verdict(gain: dict[str, Any], error: str) -> dict[str, Any]:
     if gain["low"] > 0:
-        text = f"Links between tasks lower the held-out error by {percent(gain['gain'])} ({interval(gain)})."
+        text = f"Links between tasks lower the held-out {error} by {percent(gain['gain'])} ({interval(gain)})."
         return {"kind": "graph", "text": text, **gain}
     if gain["high"] < 0:
         loss = {"low": -gain["high"], "high": -gain["low"], "gain": -gain["gain"]}
-        text = f"Links between tasks raise the held-out error by {percent(loss['gain'])} ({interval(loss)})."
+        text = f"Links between tasks raise the held-out {error} by {percent(loss['gain'])} ({interval(loss)})."
         return {"kind": "graph", "text": text, **gain}
-    text = "Links between tasks were found. It is not clear whether they lower the held-out error."
+    text = f"Links between tasks were found. It is not clear whether they lower the held-out {error}."
     return {"kind": "links unclear", "text": text, **gain}
 
 
@@ -199,11 +198,11 @@ def meaning_of(kind: str, measured: bool = True) -> str:
 
 
 def gain_over_simple(levels: list[dict[str, Any]], errors: FoldErrors | None, chosen: int) -> dict[str, Any]:
-    """Share by which the chosen level lowers the root mean square error of the best other simple level.
+    """Share by which the chosen level lowers the error of the best other simple level.
 
-    With D the difference of the mean squared errors and r = 1 − D/mse_simple, the gain is 1 − √r; its
-    interval comes from the paired standard error of D. The level was chosen by the same errors, so with many
-    levels the gain is a little too large.
+    With D the difference of the mean squared errors and r = 1 − D/mse_simple, the gain is 1 − √r (1 − r of log-loss or
+    deviance); its interval comes from the paired standard error of D. The level was chosen by the same errors, so with
+    many levels the gain is a little too large.
     """
     best = best_simple(levels, errors, chosen)
     if errors is None or best is None:
@@ -213,7 +212,7 @@ def gain_over_simple(levels: list[dict[str, Any]], errors: FoldErrors | None, ch
     if not simple > 0:
         return {}
     shares = (excess[best] + _QUANTILE * deviation[best] * np.array([0.0, -1.0, 1.0])) / simple
-    gain, low, high = (1.0 - np.sqrt(np.maximum(1.0 - shares, 0.0))).tolist()
+    gain, low, high = errors.measure.gain(1.0 - shares).tolist()
     return {"gain": gain, "low": low, "high": high, "against": levels[best]["name"]}
 
 

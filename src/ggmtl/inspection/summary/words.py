@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ggmtl.inspection.summary.coefficients import CONSTANT
+from ggmtl.inspection.summary.outcomes import outcome_lines
 from ggmtl.inspection.summary.phrases import count, figure, listing, number, one_line, percent, signed
 from ggmtl.inspection.summary.verdict import AVERAGE, LEVEL_NAMES, SIMPLE_LEVELS, blend_words, meaning_of
 
@@ -27,7 +28,13 @@ def describe(summary: dict[str, Any]) -> str:
         *filter(None, [describe_gain(summary), describe_blend(summary)]),
         *_describe_errors(summary),
     ]
-    lines += [f"Graph: {describe_graph(summary)}.", *sharing_lines(summary), *note_lines(summary), *task_line(summary)]
+    lines += [
+        *outcome_lines(summary),
+        f"Graph: {describe_graph(summary)}.",
+        *sharing_lines(summary),
+        *note_lines(summary),
+        *task_line(summary),
+    ]
     return "\n".join(lines)
 
 
@@ -75,25 +82,26 @@ def describe_gain(summary: dict[str, Any]) -> str:
         return "Whether they lower the error was not measured: that takes three folds or more."
     if "gain" not in verdict:
         return ""
+    error = summary["measure"]["short"]
     against = LEVEL_NAMES[verdict["against"]]
     if verdict["kind"] in ("shared", "independent") or (verdict["against"] == "unlinked" and verdict["low"] > 0):
         return ""
     if verdict["kind"] in ("pooled", "tie", "links unclear") or verdict["against"] == "unlinked":
         change = "lower" if verdict["gain"] >= 0 else "higher"
         span = f"(95 % interval of the gain: {signed(verdict['low'])} to {signed(verdict['high'])})"
-        return f"The held-out error is {percent(abs(verdict['gain']))} {change} than that of {against} {span}."
+        return f"The held-out {error} is {percent(abs(verdict['gain']))} {change} than that of {against} {span}."
     if verdict["kind"] == "graph" and not verdict["low"] <= 0 <= verdict["high"]:
         errors = {level["name"]: level["error"] for level in summary["path"]["levels"]}
         return (
-            f"The best simpler model is {against}. Its held-out error is {figure(errors[verdict['against']])}; "
+            f"The best simpler model is {against}. Its held-out {error} is {figure(errors[verdict['against']])}; "
             f"with the graph it is {figure(summary['error'])}. The interval is 95 %."
         )
     change = "below" if verdict["gain"] >= 0 else "above"
     span = f"(95 % interval of the gain: {signed(verdict['low'])} to {signed(verdict['high'])})"
     if verdict["kind"] == "graph":
-        subject, other = "Its held-out error", f"that of the best simpler model, {against}"
+        subject, other = f"Its held-out {error}", f"that of the best simpler model, {against}"
     else:
-        subject, other = f"The held-out error of {LEVEL_NAMES.get(verdict['kind'], 'the fit')}", f"that of {against}"
+        subject, other = f"The held-out {error} of {LEVEL_NAMES.get(verdict['kind'], 'the fit')}", f"that of {against}"
     return f"{subject} is {percent(abs(verdict['gain']))} {change} {other} {span}."
 
 
@@ -101,7 +109,8 @@ def _describe_errors(summary: dict[str, Any]) -> list[str]:
     levels = [level for level in summary["path"]["levels"] if level.get("error") is not None]
     if not levels:
         return []
-    lines = ["Root mean square error on held-out rows:"]
+    name = summary["measure"]["name"]
+    lines = [f"{name[0].upper()}{name[1:]} on held-out rows:"]
     width = max(len(level_title(level)) for level in levels) + 2
     for level in levels:
         lines.append(f"  {level_title(level):<{width}}{error_text(level)}  {share_text(level)}".rstrip())
@@ -208,10 +217,10 @@ def task_line(summary: dict[str, Any]) -> list[str]:
     known = [task for task in summary["tasks"] if task["gain"] is not None]
     if not known:
         return []
-    scored = count(len(known), "task")
+    scored, error = count(len(known), "task"), summary["measure"]["short"]
     if len(known) < summary["n_tasks"]:
         scored = f"the {scored} with five or more held-out rows"
-    gaining = f"{sum(task['gain'] > 0 for task in known):,} of {scored} have a lower held-out error with sharing"
+    gaining = f"{sum(task['gain'] > 0 for task in known):,} of {scored} have a lower held-out {error} with sharing"
     if len(known) > _MOST_NAMED:
         # The largest of very many gains, of a few rows each, is chance.
         return [f"{gaining}."]

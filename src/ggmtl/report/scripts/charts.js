@@ -6,7 +6,7 @@ const drawPath = () => {
   const averaged = known.filter(([entry, k]) => entry.weight > 0 && k !== chosenLevel).length > 1;
   const ends = known.flatMap(([entry]) => [entry.error - (entry.standard_error || 0), entry.error + (entry.standard_error || 0)]);
   const [least, most] = [Math.min(...ends), Math.max(...ends)];
-  const head = element("div", { class: `level-row head${averaged ? "" : " single"}` }, element("span", {}, "level"), element("span", {}), element("span", { class: "value" }, "held-out error"), ...(averaged ? [element("span", {}, "share of the model")] : []));
+  const head = element("div", { class: `level-row head${averaged ? "" : " single"}` }, element("span", {}, "level"), element("span", {}), element("span", { class: "value" }, `held-out ${data.error}`), ...(averaged ? [element("span", {}, "share of the model")] : []));
   const spots = [];
   const rows = known.map(([entry, k]) => {
     const chosen = k === chosenLevel, place = stops.findIndex((other) => other.level === k || (chosen && other.chosen));
@@ -38,6 +38,8 @@ const drawPath = () => {
 // One scale for all rows: by how much a standard deviation of the feature moves the target.
 const effectOf = (k, value) => (value - common[k]) * sharing[k].unit;
 const widest = Math.max(...features.map((_, k) => Math.max(...values[k].map((value) => Math.abs(effectOf(k, value)))))) || 1;
+// By what one unit more multiplies odds or rate; the intercept is no ratio.
+const ratioText = (ratio, k) => (hasIntercept && k === last ? "" : `× ${number(ratio[0])} (${number(ratio[1])}–${number(ratio[2])})`);
 const strips = [];
 const buildSharing = () => {
   const list = features.map((_, k) => k).sort((a, b) => (sharing[b].share ?? -1) - (sharing[a].share ?? -1));
@@ -46,10 +48,11 @@ const buildSharing = () => {
     strips.push([k, strip]);
     const gauge = element("span", { class: "gauge" });
     if (entry.share !== null) gauge.append(element("i", {}, element("b", { style: `width:${Math.round(100 * entry.share)}%` })), element("span", {}, `${entry.word}, ${Math.round(100 * entry.share)} %`));
-    return element("div", { class: "share-row" }, element("span", { class: "label", title: names[k] }, names[k]), gauge, strip, element("span", { class: "value", title: "shared model ± standard deviation over tasks" }, `${fixed(common[k], sizes[k])} ± ${fixed(spreads[k], sizes[k])}`));
+    const value = entry.ratio ? element("span", { class: "value" }, ratioText(entry.ratio, k)) : element("span", { class: "value", title: "shared model ± standard deviation over tasks" }, `${fixed(common[k], sizes[k])} ± ${fixed(spreads[k], sizes[k])}`);
+    return element("div", { class: "share-row" }, element("span", { class: "label", title: names[k] }, names[k]), gauge, strip, value);
   });
   const ends = element("span", { class: "ends" }, element("span", {}, minus(`-${number(widest, 2)}`)), element("span", {}, "shared model"), element("span", {}, `+${number(widest, 2)}`));
-  byId("sharing-chart").replaceChildren(...rows, element("div", { class: "share-row axis" }, element("span", { class: "label" }, "in the target’s units"), element("span", {}), ends, element("span", { class: "value" })));
+  byId("sharing-chart").replaceChildren(...rows, element("div", { class: "share-row axis" }, element("span", { class: "label" }, data.target ? `in the log of the ${data.target.ratio}` : "in the target’s units"), element("span", {}), ends, element("span", { class: "value" })));
 };
 const drawStrips = () => {
   const dot = tint("--accent"), ink = tint("--ink"), rule = tint("--rule"), ratio = devicePixelRatio || 1;

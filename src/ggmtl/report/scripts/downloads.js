@@ -9,7 +9,9 @@ const cellText = (value) => { const text = value === null || value === undefined
 const csvOf = (rows) => rows.map((row) => `${row.map(cellText).join(",")}\r\n`).join("");
 const coefficientRows = () => [["task", "rows", ...features], ...tasks.map((task) => [task.label, task.rows, ...task.coefficients])];
 const linkRows = () => [["task", "other_task", "weight", "support"], ...stop().edges.map(([i, j, weight, support]) => [tasks[i].label, tasks[j].label, weight, support])];
-const errorRows = () => [["task", "rows", ...levels.map((level) => level.title), "gain"], ...tasks.map((task) => [task.label, task.rows, ...levels.map((_, k) => task.errors?.[k]), task.gain])];
+const outcomeHead = data.target ? ["rate", "observed", "expected", "observed_over_expected", "low", "high"] : [];
+const outcomeCells = (task) => (data.target ? [task.rate, task.observed, task.expected, ...task.ratio] : []);
+const errorRows = () => [["task", "rows", ...levels.map((level) => level.title), "gain", ...outcomeHead], ...tasks.map((task) => [task.label, task.rows, ...levels.map((_, k) => task.errors?.[k]), task.gain, ...outcomeCells(task)])];
 
 // The few calls that the drawing makes of a canvas, kept as SVG.
 const svgPen = (wide, tall) => {

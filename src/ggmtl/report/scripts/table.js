@@ -5,7 +5,8 @@ if (tasks.some((task) => task.rows !== null)) columns.push({ name: "Rows", get: 
 // Clusters and links are those of the graph that the slider shows.
 const isLinked = stops.some((entry) => entry.chosen && entry.edges.length > 0);
 if (isLinked) columns.push({ name: "Cluster", get: (i) => stop().clusters[i] + 1, swatch: true }, { name: "Links", get: (i) => neighbours[i].length, show: (v) => String(v) });
-if (tasks.some((task) => task.errors) && chosenLevel !== null) columns.push({ name: "Error", get: (i) => tasks[i].errors?.[chosenLevel] ?? null, show: (v) => fixed(v, (levels[chosenLevel].error || 1) / 30) });
+if (tasks.some((task) => task.errors) && chosenLevel !== null) columns.push({ name: data.error[0].toUpperCase() + data.error.slice(1), get: (i) => tasks[i].errors?.[chosenLevel] ?? null, show: (v) => fixed(v, (levels[chosenLevel].error || 1) / 30) });
+if (data.target) columns.push({ name: data.target.classes ? `Share of ${cut(data.target.classes[1], 14)}` : "Rate", get: (i) => tasks[i].rate, show: (v) => rateText(v) }, { name: "Observed / expected", get: (i) => tasks[i].ratio[0], show: (v) => number(v) });
 if (gains.length) columns.push({ name: "Gain", get: (i) => tasks[i].gain, show: percent, gain: true });
 features.forEach((name, k) => columns.push({ name, get: (i) => tasks[i].coefficients[k], show: (v) => fixed(v, tableSizes[k]), feature: k }));
 const table = { sort: 0, down: false, limit: 100 };
