@@ -1,7 +1,7 @@
 """GGMTLClassifier: scikit-learn's contract, probabilities, and what is refused."""
 
-import os
 import json
+import os
 
 import numpy as np
 import pandas as pd
