@@ -18,7 +18,7 @@ project, author = "ggmtl", "the ggmtl developers"
 version = release = ggmtl.__version__
 copyright = f"2026, {author}"
 
-extensions = ["sphinx.ext.autodoc", "numpydoc", "myst_parser", "sphinx_gallery.gen_gallery", "command_help"]
+extensions = ["sphinx.ext.autodoc", "numpydoc", "myst_parser", "sphinx_gallery.gen_gallery", "command_help", "mathml"]
 exclude_patterns = ["_build", "images"]
 source_suffix = {".rst": "restructuredtext", ".md": "markdown"}
 nitpicky = False
@@ -26,7 +26,8 @@ autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+html_math_renderer = "mathml"
 myst_heading_anchors = 3
 suppress_warnings = ["config.cache"]
 
@@ -52,6 +53,7 @@ html_sidebars = {
         "guide",
         "how_it_works",
         "coming_from",
+        "methods",
         "faq",
         "paper",
         "scaling",

