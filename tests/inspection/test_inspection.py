@@ -156,7 +156,7 @@ def test_transfer_errors_are_those_of_plain_cross_validation(fitted):
     k = report.levels.index("pooled")
     np.testing.assert_allclose(report.errors[:, k], np.sqrt(squared / count) * fitted.scaling_.target_scale)
     assert report.total[k] == pytest.approx(np.sqrt(squared.sum() / count.sum()) * fitted.scaling_.target_scale)
-    simple = {"pooled", "hub", "hub, own scales", "intercepts", "independent"}
+    simple = {"pooled", "hub", "hub, correlated", "intercepts", "independent"}
     assert set(report.levels) == {*simple, "graph"}
     assert report.chosen == "graph"
 

@@ -104,7 +104,7 @@ def test_levels_are_ordered_by_density(model):
     edges = [level["n_edges"] for level in shown if level["name"] == "graph"]
     assert edges == sorted(edges)
     simple = [level["name"] for level in shown if level["name"] != "graph"]
-    assert simple == ["pooled", "intercepts", "hub", "hub, own scales", "independent"]
+    assert simple == ["pooled", "intercepts", "hub", "hub, correlated", "independent"]
     assert shown[-1]["name"] == "independent"
     assert {level["error"] for level in shown} == {row["error"] for row in other.path_}
     assert "linked tasks, no links" in describe(summarize(other))
@@ -176,7 +176,7 @@ def test_text_has_the_verdict_counts_and_errors(summary):
     assert summary["verdict"]["text"] in text
     assert "6 tasks, 144 rows, 2 features" in text
     assert text.count("← the model") == 1
-    assert all(f"{level['error']:.1f}" in text for level in summary["path"]["levels"])
+    assert all(error_text(level) in text for level in summary["path"]["levels"])
 
 
 def test_model_gives_its_summary_as_text(model, summary):

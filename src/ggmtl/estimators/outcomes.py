@@ -36,7 +36,6 @@ from ggmtl.losses.task_rows import TaskRows, sorted_rows
 from ggmtl.runtime.journal import verbose_logging
 from ggmtl.statistics.task_statistics import TaskStatistics
 
-
 # Larger counts are not told apart as float64.
 LARGEST_COUNT = 1e15
 

@@ -52,7 +52,7 @@ def learn_hub(
     ridge: float = 1e-10,
     shrinkage: float = 0.0,
     pulled: np.ndarray | None = None,
-    common: np.ndarray | None = None,
+    held: np.ndarray | None = None,
     max_iter: int = 100,
     nats: float = 0.0,
 ) -> HubStrength:
@@ -72,9 +72,8 @@ def learn_hub(
         apart.
     pulled : array of bool, shape (groups,), optional
         The groups that the hyper-prior speaks of; all by default.
-    common : array of bool, shape (p,), optional
-        Coefficients that are the same in all tasks: their strength is as large as any may be. They share no group with
-        others.
+    held : array of bool, shape (p,), optional
+        Coefficients whose strengths stay as at the start. They share no group with others.
     nats : float
         Steps that gain less than this end the search; by default only those within rounding of nothing.
     """
@@ -84,9 +83,8 @@ def learn_hub(
     first = np.full(p, 0.1 * unit) if start is None else np.clip(start, _LOWEST * unit, _HIGHEST * unit)
     size = np.bincount(label)
     bounds = np.tile(np.log([_LOWEST * unit, _HIGHEST * unit]), (len(size), 1))
-    if common is not None and common.any():
-        first = np.where(common, _HIGHEST * unit, first)
-        bounds[label[common], 0] = bounds[label[common], 1]
+    if held is not None:
+        bounds[label[held]] = np.log(first[held])[:, None]
     # Deviations that are determined by the data, γ_k of n, give f the curvature γ²/2n in ln h_k: steps of about the
     # right length in every direction.
     at_first = hub_evidence(loss, first, ridge)
@@ -131,19 +129,35 @@ def learn_hub_by_feature(
     """
     varying = slopes if varying is None else varying
     common, groups = slopes & ~varying, np.where(slopes, np.where(varying, 0, 2), 1)
+    unit = max(float(loss.count.mean()), 1.0)
+    first = np.where(common, _HIGHEST * unit, 0.1 * unit if start is None else start)
     chosen = sample_of_tasks(loss, sizes.hub_sample)
     sample = loss if chosen is None else loss.of_tasks(chosen)
     if varying.sum() < 2:
-        best = learn_hub(sample, groups, start=start, common=common)
+        best = learn_hub(sample, groups, start=first, held=common)
     else:
-        first = learn_hub(sample, groups, common=common, nats=_NATS).hub if start is None else start
+        first = learn_hub(sample, groups, start=first, held=common, nats=_NATS).hub if start is None else first
         best = _by_shrinkage(sample, varying, common, first)
     return best if sample is loss else replace(best, evidence=hub_evidence(loss, best.hub))
 
 
+def learn_hub_of_slopes(loss: LeastSquares, varying: np.ndarray, hub: np.ndarray, sizes: Sizes = SIZES) -> np.ndarray:
+    """Strengths, shape (p,), where every task has an intercept of its own, from those of the hub.
+
+    The last coefficient is the intercept. Evidence takes intercepts for drawn whatever the features are; where they go
+    with the features (a lag carries the level of its series), only rows of the same task tell the slopes.
+    """
+    chosen = sample_of_tasks(loss, sizes.hub_sample)
+    sample = loss if chosen is None else loss.of_tasks(chosen)
+    start, shrinkage = hub.copy(), _SHRINKAGES[len(_SHRINKAGES) // 2]
+    start[-1] = _LOWEST * max(float(loss.count.mean()), 1.0)
+    groups = np.arange(len(hub))
+    return learn_hub(sample, groups, start=start, shrinkage=shrinkage, pulled=varying, held=~varying, nats=_NATS).hub
+
+
 def _by_shrinkage(loss: LeastSquares, varying: np.ndarray, common: np.ndarray, start: np.ndarray) -> HubStrength:
     """One strength per coefficient under the hyper-prior of highest evidence."""
-    search = partial(learn_hub, loss, np.arange(len(varying)), pulled=varying, common=common)
+    search = partial(learn_hub, loss, np.arange(len(varying)), pulled=varying, held=common)
     lowest, best, chosen, here = np.inf, start, _SHRINKAGES[0], start
     for shrinkage in _SHRINKAGES:
         found = search(start=here, shrinkage=shrinkage, nats=_NATS)

@@ -1,4 +1,4 @@
-"""The levels of the family on given rows: pooled, hub, common slopes, graphs of rising density, independent."""
+"""The levels of the family on given rows: pooled, hub, free intercepts, graphs of rising density, independent."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from ggmtl.bilevel.algorithm import learn_by_validation
 from ggmtl.bilevel.level import NEGLIGIBLE_RIDGE, GraphFit, Settings, TaskMeans, refit
 from ggmtl.design.task_table import KnownTasks
+from ggmtl.evidence.correlated import correlated_models
 from ggmtl.evidence.hub import hub_evidence
-from ggmtl.evidence.hub_strengths import learn_hub_by_feature, sample_of_tasks
-from ggmtl.evidence.own_scales import own_scale_models
+from ggmtl.evidence.hub_strengths import learn_hub_by_feature, learn_hub_of_slopes, sample_of_tasks
 from ggmtl.evidence.search import learn_by_evidence
 from ggmtl.evidence.search_l1 import learn_by_coordinates
 from ggmtl.evidence.separate import ridge_strengths
@@ -28,11 +28,8 @@ from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 ENTROPY_LEVELS = (0.0, 0.03, 0.1, 0.3)
 # The hub under the other assumption about the noise: a variance for every task where the hub has one for all.
 OTHER_HUB = "hub, other noise"
-# The hub with a scale of its own for every task's deviation.
-OWN_SCALES = "hub, own scales"
-# Pulls to the common model, in units of the rows of a task, that leave nothing and everything to the task itself. The
-# smaller one is also a ridge, for columns that are constant: beside the larger one it must not vanish in rounding.
-_ALL_COMMON, _ALL_OWN = 1e5, 1e-6
+# The hub whose tasks depart from it in coefficients that go together.
+CORRELATED = "hub, correlated"
 
 
 def learn_levels(
@@ -50,7 +47,7 @@ def learn_levels(
     total, precisions = folded.total, None
     if len(task_names) == 1:
         return {"independent": independent_level(total, settings)}
-    simple = journal.once("simple", lambda: simple_levels(total, settings, start["hub"] if start else None))
+    simple = journal.once("simple", lambda: simple_levels(total, settings, start))
     if settings.noise == "per_task" or settings.both_noises:
         weighed = journal.once("weighed", lambda: weighed_hub(total, settings, simple.get("hub")))
         simple, precisions = _under_both(simple, weighed, settings)
@@ -138,17 +135,20 @@ def learn_pooled(folded: FoldedLoss, settings: Settings, **_: object) -> dict[st
     return {"pooled": pooled_level(folded.total, settings)}
 
 
-def simple_levels(loss: LeastSquares, settings: Settings, start: GraphFit | None = None) -> dict[str, GraphFit]:
-    """Pooled, hub, common slopes and independent models; the last alone where there is to be no common model.
+def simple_levels(
+    loss: LeastSquares, settings: Settings, start: Mapping[str, GraphFit] | None = None
+) -> dict[str, GraphFit]:
+    """Pooled, hub, free intercepts and independent models; the last alone where there is to be no common model.
 
-    `start` is the hub of most of the rows of very many tasks: its strengths, which are those of the population, stand.
+    `start` are the levels of most of the rows of very many tasks: their strengths, which are those of the population,
+    stand.
     """
-    levels = [pooled_level(loss, settings), hub_level(loss, settings, start)] if settings.hub else []
+    levels = [pooled_level(loss, settings), hub_level(loss, settings, start and start["hub"])] if settings.hub else []
     if levels and settings.varying.any() and not settings.slopes.all():
-        levels.append(intercept_level(loss, settings))
+        levels.append(intercept_level(loss, settings, levels[1].hub, start and start["intercepts"]))
     shrunk = settings.ridge <= NEGLIGIBLE_RIDGE
     if levels and settings.blend and shrunk and not settings.sizes.is_large(loss.n_tasks, loss.n_features):
-        levels.append(own_scales_level(loss, settings, levels[1].hub))
+        levels.append(correlated_level(loss, settings, levels[1].hub))
     return by_name([*(_alike(fit, settings) for fit in levels), independent_level(loss, settings)])
 
 
@@ -247,26 +247,21 @@ def _ridged(fit: GraphFit, loss: LeastSquares, settings: Settings) -> GraphFit:
     return refit(fit, loss, settings) if settings.ridge > NEGLIGIBLE_RIDGE else fit
 
 
-def own_scales_level(loss: LeastSquares, settings: Settings, hub: np.ndarray) -> GraphFit:
-    """The common model, from which every task departs at a scale of its own."""
-    models, strength = own_scale_models(loss, hub, settings.varying | ~settings.slopes)
-    return _without_edges(OWN_SCALES, loss, settings, strength, models)
+def correlated_level(loss: LeastSquares, settings: Settings, hub: np.ndarray) -> GraphFit:
+    """The common model, from which tasks depart in coefficients that go together."""
+    models, strength = correlated_models(loss, hub, settings.varying | ~settings.slopes)
+    return _without_edges(CORRELATED, loss, settings, strength, models)
 
 
-def intercept_level(loss: LeastSquares, settings: Settings) -> GraphFit:
-    """Common slopes, and an intercept that every task has from its own rows alone.
+def intercept_level(loss: LeastSquares, settings: Settings, hub: np.ndarray, start: GraphFit | None = None) -> GraphFit:
+    """Slopes drawn to common slopes, and an intercept that every task has from its own rows alone.
 
-    Evidence takes intercepts for drawn whatever the features are. Where they go with the features (a lag carries the
-    level of its series), it finds too little spread among them, and draws them to the common model; this does not.
+    `hub` are strengths near which the search begins, `start` is the level of most of the rows.
     """
-    unit = max(float(loss.count.mean()), 1.0)
-    hub = np.where(settings.slopes, _ALL_COMMON, _ALL_OWN) * unit
-    found = hub_evidence(loss, hub, _ALL_OWN * unit)
-    # What so strong a pull leaves of differences between slopes is rounding.
-    models = np.where(settings.slopes, found.common, found.coefficients)
-    fit = _without_edges("intercepts", loss, settings, hub, models, found.value)
-    models = _ridged(fit, loss, settings).coefficients
-    return replace(fit, coefficients=np.where(settings.slopes, models[0], models))
+    strength = learn_hub_of_slopes(loss, settings.varying, hub, settings.sizes) if start is None else start.hub
+    found = hub_evidence(loss, strength)
+    fit = _without_edges("intercepts", loss, settings, strength, found.coefficients, found.value)
+    return _ridged(fit, loss, settings)
 
 
 def weighed_hub(loss: LeastSquares, settings: Settings, hub: GraphFit | None) -> GraphFit:

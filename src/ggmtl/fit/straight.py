@@ -73,9 +73,8 @@ def _better_evidence(
     for end, (folded, settings, journal) in ways.items():
         if n_tasks == 1 or not settings.hub:
             return ""
-        known = first[end]
-        hub = None if known is None else known["hub"]
         # Under the names where the learner of the levels looks for them.
-        simple = journal.once("simple", lambda f=folded, s=settings, h=hub: simple_levels(f.total, s, h))
+        known = first[end]
+        simple = journal.once("simple", lambda f=folded, s=settings, k=known: simple_levels(f.total, s, k))
         values[end] = evidence_with_common_model(simple["hub"].value, folded.total)
     return min(values, key=values.__getitem__)

@@ -10,10 +10,9 @@ from scipy.sparse import coo_array, csr_array, diags_array
 
 from ggmtl.bilevel.level import GraphFit, Settings, on_its_columns, refit
 from ggmtl.fit.levels import (
-    OWN_SCALES,
+    CORRELATED,
+    correlated_level,
     independent_level,
-    intercept_level,
-    own_scales_level,
     pooled_level,
     separate_models,
 )
@@ -315,9 +314,9 @@ def follow_alone(
         return own.on_columns(fit.columns, loss.n_features)
     together = np.setdiff1d(np.arange(len(fit.coefficients)), attached)
     rows, known = loss.of_tasks(together), among(fit, together)
-    again = {"pooled": pooled_level, "intercepts": intercept_level, "independent": independent_level}.get(fit.kind)
-    if fit.kind == OWN_SCALES:
-        solved = own_scales_level(rows, settings, fit.hub)
+    again = {"pooled": pooled_level, "independent": independent_level}.get(fit.kind)
+    if fit.kind == CORRELATED:
+        solved = correlated_level(rows, settings, fit.hub)
     else:
         solved = refit(known, rows, settings) if again is None else again(rows, settings)
     known = replace(known, coefficients=solved.coefficients)

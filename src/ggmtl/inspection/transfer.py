@@ -18,7 +18,7 @@ from ggmtl.bilevel.level import GraphFit
 from ggmtl.errors import InputError
 from ggmtl.fit.family import Family
 from ggmtl.fit.held_out import FoldErrors, cross_validate
-from ggmtl.fit.levels import OTHER_HUB, OWN_SCALES, pooled_level, simple_levels
+from ggmtl.fit.levels import CORRELATED, OTHER_HUB, pooled_level, simple_levels
 from ggmtl.fit.state import state_of
 from ggmtl.inspection.differences import unlike_others
 from ggmtl.inspection.summary.phrases import listing, one_line
@@ -38,9 +38,9 @@ _WORDS = {
     "pooled": "one model for all tasks",
     "hub": "a shared model with own deviations",
     OTHER_HUB: "a shared model with own deviations",
-    OWN_SCALES: "a shared model with own deviations",
+    CORRELATED: "a shared model with own deviations",
     "described": "a shared model by task features, with own deviations",
-    "intercepts": "common slopes with an intercept for every task",
+    "intercepts": "partly shared slopes with an intercept for every task",
     "independent": "separate models",
 }
 
@@ -368,7 +368,7 @@ def _verdict(
         )
     if names[chosen] == "independent":
         return "Separate models predict best."
-    common = "common slopes" if names[chosen] == "intercepts" else "the shared model"
+    common = "partly shared slopes" if names[chosen] == "intercepts" else "the shared model"
     found = f"No links between tasks were found beyond {common}"
     if over_alone.low > 0:
         return f"{found}, which lowers the error by {_percent(over_alone)} against separate models."

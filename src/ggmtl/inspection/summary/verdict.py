@@ -9,7 +9,7 @@ import numpy as np
 from ggmtl.bilevel.level import STRAIGHT
 from ggmtl.fit.family import Family
 from ggmtl.fit.held_out import FoldErrors
-from ggmtl.fit.levels import OTHER_HUB, OWN_SCALES
+from ggmtl.fit.levels import CORRELATED, OTHER_HUB
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inspection.summary.phrases import count, interval, percent
 
@@ -20,7 +20,7 @@ LEVEL_PLACES: dict[str, float] = {
     "intercepts": -4.0,
     "hub": -3.0,
     OTHER_HUB: -2.0,
-    OWN_SCALES: -1.0,
+    CORRELATED: -1.0,
     "described": -0.5,
     "independent": 1e18,
     AVERAGE: float("inf"),
@@ -29,9 +29,9 @@ LEVEL_NAMES = {
     "pooled": "one model for all",
     "hub": "shared model + own deviations",
     OTHER_HUB: "shared model + own deviations, other noise",
-    OWN_SCALES: "shared model + own deviations, own scales",
+    CORRELATED: "shared model + correlated deviations",
     "described": "shared model by task features + own deviations",
-    "intercepts": "common slopes",
+    "intercepts": "separate intercepts + partly shared slopes",
     "graph": "linked tasks",
     "independent": "separate models",
     AVERAGE: "the average of all levels",
@@ -42,9 +42,9 @@ KINDS = {
     "pooled": "one model for all",
     "hub": "shared model + own deviations",
     OTHER_HUB: "shared model + own deviations",
-    OWN_SCALES: "shared model + own deviations",
+    CORRELATED: "shared model + own deviations",
     "described": "shared model by task features + own deviations",
-    "intercepts": "common slopes",
+    "intercepts": "separate intercepts + partly shared slopes",
     "graph": "linked tasks",
     "independent": "separate models",
 }
@@ -58,7 +58,7 @@ _SIMPLE_VERDICTS = {
     "pooled": "One model serves all tasks: no task differs from the others beyond noise.",
     "hub": "The tasks differ, but no groups of similar tasks were found.",
     "described": "The tasks differ as their task features tell; no groups of similar tasks were found beyond that.",
-    "intercepts": "Only the intercepts of the tasks differ; no groups of similar tasks were found.",
+    "intercepts": "The tasks differ, most of all in their intercepts; no groups of similar tasks were found.",
     "independent": "Separate models predict best: every task is best served by its own rows.",
 }
 _MEANINGS = {
@@ -71,7 +71,7 @@ _MEANINGS = {
     "its own way. Links did not improve held-out predictions.",
     "unmeasured described": "The shared model is a function of what is known about the tasks, and each task differs "
     "from it in its own way. The evidence supports no links.",
-    "intercepts": "The slopes are the same in all tasks. Each task has its own intercept, learned from its own rows: "
+    "intercepts": "The slopes are partly shared. Each task has its own intercept, learned from its own rows: "
     "intercepts are correlated with the features, so shrinking them would bias the slopes (use fixed effects).",
     "independent": "What one task shows does not carry over to another: each model is learned from its own rows.",
     "shared": "Each task has its own model. It is pulled towards a shared model by an amount that is estimated from "
