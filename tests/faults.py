@@ -133,7 +133,7 @@ FAULTS = (
     ),
     Fault(
         "entropy term with the wrong sign",
-        "bilevel/sparsity.py",
+        "bilevel/objective.py",
         "gradient = gradient - self.edge_entropy * logarithm",
         "gradient = gradient + self.edge_entropy * logarithm",
         "bilevel/test_hypergradient.py",
@@ -273,7 +273,7 @@ FAULTS = (
     ),
     Fault(
         "factors of components without the common model",
-        "solve/components.py",
+        "solve/structured.py",
         "return own + self.answer @ (self.common @ own.sum(axis=0))",
         "return own",
         "inspection/test_inspection_edges.py",

@@ -13,7 +13,7 @@ from ggmtl.baselines import HubRegressor
 from ggmtl.bilevel.algorithm import learn_by_validation
 from ggmtl.bilevel.inner import solve_inner
 from ggmtl.bilevel.level import Settings, refit
-from ggmtl.bilevel.sparsity import Sparsity
+from ggmtl.bilevel.problem import Sparsity
 from ggmtl.datasets import make_clusters, make_line, make_star, make_tree
 from ggmtl.errors import ParameterError
 from ggmtl.fit.levels import candidate_models

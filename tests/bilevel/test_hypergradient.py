@@ -8,8 +8,7 @@ from scipy.linalg import block_diag
 
 from ggmtl.bilevel.hypergradient import hypergradient
 from ggmtl.bilevel.inner import InnerProblem, solve_inner
-from ggmtl.bilevel.problem import BilevelProblem, HoldOut, WarmStart, evaluate_folds
-from ggmtl.bilevel.sparsity import Sparsity
+from ggmtl.bilevel.problem import BilevelProblem, HoldOut, Sparsity, WarmStart, evaluate_folds
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.solve.solvers import ConjugateGradient, prepare
 from ggmtl.statistics.task_statistics import TaskStatistics

@@ -5,8 +5,7 @@ import pytest
 from scipy.linalg import block_diag
 
 from ggmtl.bilevel.inner import InnerProblem, solve_inner
-from ggmtl.bilevel.problem import HoldOut
-from ggmtl.bilevel.sparsity import ENTROPY_FLOOR, Sparsity
+from ggmtl.bilevel.problem import ENTROPY_FLOOR, HoldOut, Sparsity
 from ggmtl.graph import TaskGraph
 from ggmtl.inspection import fuzzy_graph_scores
 from ggmtl.statistics.least_squares import LeastSquares

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.graph import TaskGraph
-from ggmtl.graph.exports import to_edge_list_csv
+from ggmtl.graph.task_graph import to_edge_list_csv
 from ggmtl.runtime.files import write_whole
 
 HOSTILE = [

@@ -21,7 +21,7 @@ from ggmtl.inference.uncertainty import noise_ratios
 from ggmtl.inspection import edge_stability, explain_edge, shared_features, transfer_report
 from ggmtl.inspection.transfer import Gain, _verdict
 from ggmtl.runtime.sizes import Sizes
-from ggmtl.solve.components import Factors
+from ggmtl.solve.structured import Factors
 from made import sums_of
 
 HUBS = [0.0, np.array([0.0, 0.0, 0.0, 0.3, 80.0]), np.array([1e-6, 0.0, 5.0, 1e-6, 1e5])]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_system import grams, kronecker, make, per_coordinate
 
 from ggmtl.runtime.sizes import Sizes
-from ggmtl.solve import low_rank
+from ggmtl.solve import structured
 from ggmtl.solve.preconditioners import BlockJacobi, TwoLevel
 from ggmtl.solve.solvers import ConjugateGradient, prepare
 from ggmtl.solve.system import TaskSystem
@@ -44,8 +44,8 @@ def test_a_system_that_does_not_store_its_blocks_is_refused():
 
     system = narrow(37)
     other = Other(**{part.name: getattr(system, part.name) for part in dataclasses.fields(TaskSystem)})
-    assert low_rank.applies(system)
-    assert not low_rank.applies(other)
+    assert structured.is_low_rank(system)
+    assert not structured.is_low_rank(other)
 
 
 SMALL_BLOCKS = Sizes(low_rank_width=1, low_rank_numbers=0)
@@ -74,7 +74,7 @@ LOW_RANK = {
 def test_low_rank_systems_are_solved_as_the_kronecker_system(name, columns):
     system = LOW_RANK[name]()
     right = normal(system, *columns)
-    prepared = ConjugateGradient(*low_rank.prepare(system))
+    prepared = ConjugateGradient(*structured.prepare_low_rank(system))
     solution = prepared.solve(right, tol=1e-12)
     last_bits = rounding(system, right, solution.value)
     assert close(solution.value, dense_solution(system, right), 1e-8)
@@ -89,19 +89,19 @@ def test_low_rank_systems_are_solved_as_the_kronecker_system(name, columns):
 @pytest.mark.parametrize("name", LOW_RANK)
 def test_factors_give_the_operator_and_the_inverse_of_its_blocks(name):
     system = LOW_RANK[name]()
-    rows = low_rank.factor_rows(system.gram, 5)
+    rows = structured.factor_rows(system.gram, 5)
     assert rows.shape == (9, 4, 16)
     np.testing.assert_allclose(np.matmul(rows.transpose(0, 2, 1), rows), system.gram, atol=1e-12)
     values = normal(system)
-    np.testing.assert_allclose(low_rank.LowRankSystem.of(system, rows).apply(values), system.apply(values), rtol=1e-9)
-    ours, general = low_rank.LowRankJacobi.of(system, rows), BlockJacobi.of(system)
+    np.testing.assert_allclose(structured.LowRankSystem.of(system, rows).apply(values), system.apply(values), rtol=1e-9)
+    ours, general = structured.LowRankJacobi.of(system, rows), BlockJacobi.of(system)
     np.testing.assert_allclose(ours(values), general(values), atol=1e-9 * np.abs(general(values)).max())
 
 
 def test_the_graph_level_is_added_where_coupling_is_strong():
     weak, strong = narrow(1, coupling=[0.1] * 16, hub=[1.0] * 16), narrow(1, coupling=[1e3] * 16, hub=[1.0] * 16)
-    assert isinstance(low_rank.prepare(weak)[1], low_rank.LowRankJacobi)
-    assert isinstance(low_rank.prepare(strong)[1], TwoLevel)
+    assert isinstance(structured.prepare_low_rank(weak)[1], structured.LowRankJacobi)
+    assert isinstance(structured.prepare_low_rank(strong)[1], TwoLevel)
 
 
 @settings(max_examples=40, deadline=None)
@@ -124,28 +124,28 @@ def test_low_rank_systems_of_any_shape(n, p, share_of_rows, strength, scales, co
     gram[0] = 0.0
     system = dataclasses.replace(system, gram=gram, sizes=SMALL_BLOCKS)
     right = normal(system, *columns)
-    solution = ConjugateGradient(*low_rank.prepare(system)).solve(right, tol=1e-11)
+    solution = ConjugateGradient(*structured.prepare_low_rank(system)).solve(right, tol=1e-11)
     assert true_residual(system, right, solution.value) < 1e-11 + rounding(system, right, solution.value)
     assert close(solution.value, dense_solution(system, right), 1e-7)
 
 
 def test_tasks_of_full_rank_are_refused_also_where_only_one_has_it():
-    assert not low_rank.applies(narrow(40, rows=30))
-    assert not low_rank.applies(narrow(41, rows=8))
+    assert not structured.is_low_rank(narrow(40, rows=30))
+    assert not structured.is_low_rank(narrow(41, rows=8))
     system = narrow(42)
     system.gram[5] = grams(np.random.default_rng(0), 1, 16, 30)[0]
-    assert low_rank.prepare(system) is None
+    assert structured.prepare_low_rank(system) is None
 
 
 def test_curvature_and_a_diagonal_far_smaller_than_the_data_are_refused():
-    assert not low_rank.applies(narrow(43, curved=True))
-    assert low_rank.prepare(narrow(44, edges=[], ridge=1e-12)) is None
+    assert not structured.is_low_rank(narrow(43, curved=True))
+    assert structured.prepare_low_rank(narrow(44, edges=[], ridge=1e-12)) is None
 
 
 def test_prepare_takes_factors_where_blocks_are_large_and_of_low_rank():
     system = make(45, n=180, p=80, rows=6, coupling=[5.0] * 80, hub=[1.0] * 80)
     prepared = prepare(system)
-    assert isinstance(prepared.system, low_rank.LowRankSystem)
+    assert isinstance(prepared.system, structured.LowRankSystem)
     right = normal(system)
     solution, general = prepared.solve(right, tol=1e-10), prepare(system, "pcg").solve(right, tol=1e-10)
     assert solution.succeeded

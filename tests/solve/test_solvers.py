@@ -9,9 +9,9 @@ from test_system import LARGE, OPERATORS, SMALL, grams, hide_pyamg, kronecker, m
 
 from ggmtl.errors import ParameterError, SingularSystemError, SolverError
 from ggmtl.runtime.sizes import SIZES, Sizes
-from ggmtl.solve.components import Factors
 from ggmtl.solve.preconditioners import AggregationCycle, BlockJacobi, GraphLevel, TwoLevel, make_preconditioner
 from ggmtl.solve.solvers import ConjugateGradient, Direct, prepare
+from ggmtl.solve.structured import Factors
 from ggmtl.solve.system import Solution, TaskSystem
 
 

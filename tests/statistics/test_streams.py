@@ -10,7 +10,7 @@ from ggmtl.data.folds import hash_folds
 from ggmtl.errors import InputError, InputTypeError, ParameterError
 from ggmtl.statistics import accumulator as builder_module
 from ggmtl.statistics.accumulator import StatisticsBuilder
-from ggmtl.statistics.streaming import single_pass as streams_module
+from ggmtl.statistics.streaming import sources as streams_module
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 pd = pytest.importorskip("pandas")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ggmtl.bilevel.inner import DEFAULT_SMOOTHING, InnerProblem, solve_inner
-from ggmtl.bilevel.sparsity import Sparsity
+from ggmtl.bilevel.problem import Sparsity
 from ggmtl.design.task_table import KnownTasks
 from ggmtl.graph.candidates import Candidates
 from ggmtl.runtime.sizes import SIZES, Sizes

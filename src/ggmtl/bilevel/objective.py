@@ -14,8 +14,7 @@ import numpy as np
 
 from ggmtl.bilevel.level import Settings
 from ggmtl.bilevel.optimizers import Box, quasi_newton, recorded
-from ggmtl.bilevel.problem import Evaluation, HoldOut, WarmStart, evaluate_folds, outer_value
-from ggmtl.bilevel.sparsity import Sparsity
+from ggmtl.bilevel.problem import Evaluation, HoldOut, Sparsity, WarmStart, evaluate_folds, outer_value
 from ggmtl.graph.candidates import CandidateEdges
 from ggmtl.runtime.journal import Journal
 from ggmtl.statistics.least_squares import LeastSquares

@@ -12,7 +12,7 @@ from ggmtl.bilevel.algorithm import EDGE_SOLVERS
 from ggmtl.bilevel.hypergradient import MODES
 from ggmtl.bilevel.inner import PENALTIES
 from ggmtl.bilevel.level import NEGLIGIBLE_RIDGE, Settings
-from ggmtl.bilevel.sparsity import Sparsity
+from ggmtl.bilevel.problem import Sparsity
 from ggmtl.errors import ParameterError, check_choice
 from ggmtl.graph.candidates import as_candidates
 

@@ -11,7 +11,8 @@ that the derivatives need:
 
     S_va = −Σ_b F_vb S_ba ,      S_vv = D_v⁻¹ − Σ_b S_vb F_vbᵀ .
 
-In O(n p³) on a line or a tree, where a dense factor takes O(n³p³).
+In O(n p³) on a line or a tree, where a dense factor takes O(n³p³). Fits by exact evidence (60 tasks × 9 features,
+20 × 30) take 1.5 times as long with dense factors only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How noisy every task is: its own variance, drawn to that of the others as far as the tasks are alike in it.
+"""How noisy every task is, and how far it departs from the common model: variances shrunk towards those of the others.
 
 A task with the variance s_i² of its residuals, on f_i degrees of freedom, gets
 
@@ -15,8 +15,42 @@ from scipy.optimize import root_scalar
 from scipy.special import polygamma, psi
 from scipy.stats import chi2
 
-from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.hub import hub_evidence, misfit
 from ggmtl.statistics.least_squares import LeastSquares
+
+# A prior of one coefficient's weight that all scales are the same; few coefficients hardly tell them apart.
+_PRIOR = 1.0
+# A few steps from the strengths of the hub: the level is one of several in an average, and need not be an optimum.
+_SCALE_ROUNDS = 4
+
+
+def own_scale_models(
+    loss: LeastSquares, hub: np.ndarray, free: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Models of all tasks, shape (n, p), and the strengths h, shape (p,), from the hub's as a start.
+
+    Coefficients that are not `free` (all are by default) keep the strength of the hub.
+    """
+    n, p = loss.moment.shape
+    free = np.ones(p, dtype=bool) if free is None else free
+    strength, scale = hub.copy(), np.ones(n)
+    models = np.zeros((n, p))
+    for _ in range(_SCALE_ROUNDS):
+        pull = strength / scale[:, None]
+        inverse = np.linalg.inv(loss.gram + pull[:, :, None] * np.eye(p))
+        kept = np.eye(p) - inverse * pull[:, None, :]
+        information = np.einsum("nk,nkl->kl", pull, kept)
+        spread = np.linalg.pinv(0.5 * (information + information.T), hermitian=True)
+        common = spread @ (pull * np.einsum("nkl,nl->nk", inverse, loss.moment)).sum(axis=0)
+        models = np.einsum("nkl,nl->nk", inverse, loss.moment + pull * common)
+        deviation = (models - common) ** 2
+        noise = misfit(loss, 2.0 * loss.value(models) + float((pull * deviation).sum()))[1]
+        expected = deviation / noise + np.einsum("nkk->nk", inverse) + np.einsum("nka,ab,nkb->nk", kept, spread, kept)
+        scale = (expected[:, free] @ strength[free] + _PRIOR) / (free.sum() + _PRIOR)
+        scale /= np.exp(np.log(scale).mean())
+        strength = np.where(free, n / (expected / scale[:, None]).sum(axis=0), hub)
+    return models, strength
+
 
 # Variances and models depend on each other: rounds until both hardly change.
 _ROUNDS = 4

@@ -12,11 +12,10 @@ from ggmtl.bilevel.algorithm import learn_by_validation
 from ggmtl.bilevel.level import NEGLIGIBLE_RIDGE, GraphFit, Settings, TaskMeans, refit
 from ggmtl.design.task_table import KnownTasks
 from ggmtl.evidence.correlated import correlated_models
-from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.hub import hub_evidence, ridge_strengths
 from ggmtl.evidence.hub_strengths import learn_hub_by_feature, learn_hub_of_slopes, sample_of_tasks
 from ggmtl.evidence.search import learn_by_evidence
 from ggmtl.evidence.search_l1 import learn_by_coordinates
-from ggmtl.evidence.separate import ridge_strengths
 from ggmtl.evidence.task_means import learn_means
 from ggmtl.evidence.task_noise import task_precisions
 from ggmtl.fit.family import by_name, last_graph

@@ -4,9 +4,9 @@ In: models or places of tasks, edges and weights. Out: candidate edges, :class:`
 
 ================  ====================================================================
 ``candidates``    candidate edges: k nearest neighbours (kNN) among models, all pairs, given pairs, near places
-``task_graph``    ``TaskGraph``: adjacency, Laplacian, degrees, components, display weights, shape (line, tree, star, …)
+``task_graph``    ``TaskGraph``: adjacency, Laplacian, components, display weights, shape (line, tree, star, …);
+                  GraphML, Cytoscape, networkx, CSV
 ``markov``        Markov clusters (the paper's clustering of a learned graph)
-``exports``       GraphML, Cytoscape, networkx, CSV
 ================  ====================================================================
 """
 

@@ -22,9 +22,9 @@ from scipy.sparse.csgraph import connected_components
 
 from ggmtl import kernels
 from ggmtl.bilevel.inner import InnerProblem
-from ggmtl.solve.components import component_systems, component_tasks, information
 from ggmtl.solve.preconditioners import BlockJacobi
 from ggmtl.solve.solvers import ConjugateGradient
+from ggmtl.solve.structured import component_systems, component_tasks, information
 from ggmtl.solve.system import TaskSystem, inverse_and_log_determinant
 from ggmtl.statistics.least_squares import LeastSquares
 

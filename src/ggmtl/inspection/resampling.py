@@ -17,8 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ggmtl.bilevel.level import GraphFit, Settings
 from ggmtl.bilevel.optimizers import Box, quasi_newton
-from ggmtl.bilevel.problem import HoldOut, evaluate_folds, outer_value
-from ggmtl.bilevel.sparsity import Sparsity
+from ggmtl.bilevel.problem import HoldOut, Sparsity, evaluate_folds, outer_value
 from ggmtl.data.folds import deal_folds
 from ggmtl.data.reading import read_training
 from ggmtl.errors import InputError

@@ -60,7 +60,7 @@ class Sizes:
         Condition number up to which a Chebyshev polynomial solves the graph level; smoothed aggregation above.
     low_rank_width, low_rank_numbers : int
         Least p, and least n p², from which tasks with few rows are solved by their factors. The table is in
-        :mod:`ggmtl.solve.low_rank`.
+        :mod:`ggmtl.solve.structured`.
     compiled : int
         Numbers read by a loop from which it is compiled. Below, NumPy takes 0.02 to 0.2 ms more a call, on ordinary
         panels 0.1 to 0.3 s a fit; compiling all loops takes about 10 s once.

@@ -6,8 +6,7 @@ In: a ``TaskSystem`` and right-hand sides. Out: a ``Solution`` with its residual
 ``system``           A as an operator, and its dense form; ``Solution``
 ``solvers``          ``prepare`` chooses a dense Cholesky factor or preconditioned conjugate gradients (PCG)
 ``preconditioners``  block-Jacobi, the graph level, and both in one cycle
-``low_rank``         tasks with far fewer rows than coefficients, by factors
-``components``       a Cholesky factor per connected component: the reserve where PCG fails
+``structured``       tasks with far fewer rows than coefficients, by factors; a factor per component, the reserve
 ``gpu``              the same algebra on torch tensors
 ===================  ================================================================================
 """

@@ -17,9 +17,9 @@ from scipy.linalg.lapack import dpocon
 
 from ggmtl import kernels
 from ggmtl.errors import SingularSystemError, check_choice
-from ggmtl.solve import low_rank
-from ggmtl.solve.components import Factors
+from ggmtl.solve import structured
 from ggmtl.solve.preconditioners import BlockJacobi, Preconditioner, TwoLevel, make_preconditioner
+from ggmtl.solve.structured import Factors
 from ggmtl.solve.system import Experience, Solution, TaskSystem, norms, relative_residual
 
 # Conjugate gradients lower the error at every step but not the residual, which may rise for dozens of steps
@@ -260,7 +260,7 @@ def prepare(system: TaskSystem, method: str = "auto") -> Direct | ConjugateGradi
     if method == "direct" or (method == "auto" and n * p <= system.sizes.direct):
         return Direct.of(system)
     system.check_determined()
-    if method == "auto" and (narrow := low_rank.prepare(system)) is not None:
+    if method == "auto" and (narrow := structured.prepare_low_rank(system)) is not None:
         return ConjugateGradient(*narrow)
     return ConjugateGradient.of(system)
 

@@ -19,7 +19,7 @@ from ggmtl.statistics.streaming.batches import (
     plan_columns,
     text_columns,
 )
-from ggmtl.statistics.streaming.single_pass import read_batches, sorted_categories
+from ggmtl.statistics.streaming.sources import read_batches, sorted_categories
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 if TYPE_CHECKING:

@@ -182,7 +182,7 @@ class StreamReaders:
 
 def _read(open_source: Callable[[], Any], options: tuple[Any, ...]) -> TaskStatistics:
     from ggmtl.statistics.streaming.batches import StreamOptions
-    from ggmtl.statistics.streaming.single_pass import read_source
+    from ggmtl.statistics.streaming.sources import read_source
 
     checked = StreamOptions(*options)
     return read_source(open_source(), checked)
