@@ -6,6 +6,16 @@ A task with the variance s_i² of its residuals, on f_i degrees of freedom, gets
 
 the mean under a scaled inverse χ² prior. Its scale s_0² and weight f_0 are those for which ln s_i² has the mean and the
 variance over tasks that it has (Smyth 2004: ln s² of f degrees of freedom varies by ψ'(f/2), whatever σ² is).
+
+Firms or countries that differ in size by decades have deviations that do so, too:
+
+    w_i ~ N(μ, σ² s_i² diag(h)⁻¹) ,     y_i ~ N(X_i w_i, σ²)
+
+The steps are those of the EM algorithm for h and s, μ integrated out: with D_i = G_i + diag(h)/s_i², K_i = D_i⁻¹G_i and
+M_i = diag(h)/s_i² K_i,
+
+    μ = (ΣM_i)⁻¹ Σ diag(h)/s_i² D_i⁻¹ m_i ,     E_ik = (w_i − μ)_k²/σ² + (D_i⁻¹)_kk + (K_i (ΣM)⁻¹ K_iᵀ)_kk ,
+    s_i² = (Σ_k h_k E_ik + c)/(p + c) ,          h_k = n / Σ_i E_ik/s_i² .
 """
 
 from __future__ import annotations
