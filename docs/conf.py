@@ -84,7 +84,7 @@ def skipped_studies() -> set[str]:
 
 
 SKIPPED = skipped_studies()
-RUN = [study for study in ("schools", *STUDY_FILES) if study not in SKIPPED]
+RUN = sorted({study.stem for study in (HERE.parent / "examples").glob("*.py")} - SKIPPED)
 
 sphinx_gallery_conf = {
     "examples_dirs": str(HERE.parent / "examples"),

