@@ -1,8 +1,10 @@
 """Files from anywhere: a model file, a table or a command line is read rightly or refused in words."""
 
+import copy
 import csv
 import io
 import struct
+import warnings
 
 import numpy as np
 import pytest
@@ -10,7 +12,10 @@ from harness import assert_finite, attempt, fuzz
 from hypothesis import strategies as st
 from inputs import ODD_NAMES, tables
 
-from ggmtl import GGMTLRegressor, TaskStatistics, load_model
+from ggmtl import GGMTLClassifier, GGMTLRegressor, TaskStatistics, load_model
+from ggmtl.data.frames import as_table
+from ggmtl.datasets import make_clusters
+from ggmtl.estimators.file_format import read_file, write_file
 from ggmtl.graph import TaskGraph
 
 HEADER = struct.calcsize("<8sIIQ32s")
@@ -75,6 +80,114 @@ def signed(content):
     magic, version, header, _, _ = struct.unpack_from("<8sIIQ32s", content)
     body = content[HEADER:]
     return struct.pack("<8sIIQ32s", magic, version, header, len(content), hashlib.sha256(body).digest()) + body
+
+
+def made_models():
+    """A small model of every kind that a file may hold."""
+    data = make_clusters(2, n_tasks=6, n_features=3, n_samples=12, noise=0.3, random_state=0)
+    known = {
+        "task": np.unique(data.tasks),
+        "lon": [0, 4, 9, 1, 5, 8],
+        "lat": [3, 1, 5, 0, 9, 2],
+        "kind": list("aabbab"),
+    }
+    y = data.y
+    yield "plain", GGMTLRegressor().fit(data.X, y, tasks=data.tasks)
+    yield "curves", GGMTLRegressor(effects="auto", validation=3).fit(data.X, y, tasks=data.tasks)
+    yield "described", GGMTLRegressor().fit(data.X, y, tasks=data.tasks, task_features=as_table(known, None))
+    yield "classes", GGMTLClassifier(validation=3).fit(data.X, np.where(y > 0, "yes", "no"), tasks=data.tasks)
+    yield "counts", GGMTLRegressor(loss="poisson", validation=3).fit(data.X, np.floor(y**2), tasks=data.tasks)
+
+
+@pytest.fixture(scope="module")
+def contents(tmp_path_factory):
+    """Plain data and arrays of the files of all kinds, with and without statistics."""
+    path, found = tmp_path_factory.mktemp("contents") / "m.ggmtl", []
+    for name, model in made_models():
+        for keep in (False, True)[: 1 + (name in ("plain", "curves", "described"))]:
+            model.save(path, keep_statistics=keep)
+            found.append(read_file(path))
+    return found
+
+
+VALUES = (
+    None, -1, 0, 1, 2.5, 1e308, -1e308, 1e-320, "x", "", [], {}, True, 10**30, [1, 2], "graph", "squared",
+    {"$float": "nan"}, {"$float": "inf"}, {"$tuple": [1]}, {"$array": [1], "shape": [5]}, {"$time": ["<M8[D]", 5]},
+    {"$rule": "KNN", "fields": {"$dict": []}},
+)  # fmt: skip
+CHANGES = ("nan", "inf", "negative", "zero", "huge", "int", "bool", "drop", "short", "long", "empty", "flat", "other")
+
+
+def places_in(content, before=()):
+    """Where every value of nested plain data is."""
+    items = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    for key, value in items:
+        yield (*before, key)
+        yield from places_in(value, (*before, key))
+
+
+def with_other_value(content, draw):
+    *above, last = draw(st.sampled_from(list(places_in(content))))
+    inner = content
+    for key in above:
+        inner = inner[key]
+    if draw(st.integers(0, 4)) == 0:
+        inner.pop(last)
+    else:
+        inner[last] = copy.deepcopy(draw(st.sampled_from(VALUES)))
+
+
+def with_other_array(arrays, draw):
+    name, kind = draw(st.sampled_from(sorted(arrays))), draw(st.sampled_from(CHANGES))
+    values = np.array(arrays[name])
+    if kind == "drop":
+        del arrays[name]
+        return
+    if kind in ("nan", "inf", "huge") and values.size and values.dtype.kind == "f":
+        largest = 0.4 * float(np.finfo(values.dtype).max)
+        values.flat[draw(st.integers(0, values.size - 1))] = {"nan": np.nan, "inf": np.inf, "huge": largest}[kind]
+    elif kind in ("int", "bool"):
+        values = values.astype({"int": np.int32, "bool": bool}[kind])
+    elif values.ndim and kind in ("short", "long", "empty"):
+        values = {"short": values[:-1], "long": np.concatenate([values, values[:1]]), "empty": values[:0]}[kind]
+    elif kind == "negative" and values.dtype.kind in "if":
+        values = -values
+    elif kind == "zero":
+        values = np.zeros_like(values)
+    elif kind == "other":
+        values = arrays[draw(st.sampled_from(sorted(arrays)))]
+    else:
+        values = values.ravel()
+    arrays[name] = values
+
+
+@fuzz(ci=60, long=6000, data=st.data())
+def test_a_file_with_other_parts_is_refused_or_a_model_that_answers(contents, folder, data):
+    content, arrays = copy.deepcopy(data.draw(st.sampled_from(contents)))
+    warnings.simplefilter("ignore")
+    for _ in range(data.draw(st.integers(1, 2))):
+        if data.draw(st.booleans()):
+            with_other_value(content, data.draw)
+        else:
+            with_other_array(arrays, data.draw)
+    path = folder / "parts.ggmtl"
+    write_file(path, content, arrays)
+    model = attempt(load_model, path)
+    if model is None:
+        return
+    X, tasks = np.ones((2, model.n_features_in_)), model.tasks_[:2]
+    attempt(model.predict, X, tasks=tasks)
+    for method in ("coefficients", "conf_int", "path_table", "summary"):
+        attempt(getattr(model, method))
+    attempt(model.effect, 0)
+    attempt(model.save, folder / "again.ggmtl")
+    target = [1.0, 2.0]
+    if isinstance(model, GGMTLClassifier):
+        attempt(model.predict_proba, X, tasks=tasks)
+        target = model.classes_[:2]
+    elif model.state_.outcome is None:
+        attempt(model.predict_interval, X, tasks=tasks)
+    attempt(model.add_task, "zz" if model.tasks_.dtype.kind == "U" else 10**6, X, target)
 
 
 @fuzz(ci=60, long=1500, content=st.binary(max_size=200))

@@ -24,6 +24,21 @@ from ggmtl.inference.intervals import Calibration, calibration, typical_deviatio
 Arrays = dict[str, np.ndarray]
 _CALIBRATION = ("factor", "freedom", "deviation")
 _SCORES = ("total", "amount", "observed", "expected", "count", "groups", "task_auc")
+# What a fit has besides arrays, and of which type it is.
+FIT_VALUES: dict[str, type] = {
+    "name": str,
+    "value": float,
+    "iterations": int,
+    "status": str,
+    "certificate": float,
+    "history": tuple,
+    "supported": bool,
+}
+_PATH = {"level", "n_edges", "n_components", "error", "standard_error", "criterion", "chosen"}
+_LARGEST_WHOLE = 2**63 - 1
+_SUMS = ("errors", "average", "null", "losses", "fold_variance")
+# Labels are no measurements; scales and sums of squares may be larger than values whose squares are taken.
+_ANY_SIZE, LARGEST_VALUE = ("labels", "scale", "cross"), 1e154
 
 
 def pack_known(known: KnownTasks, means: TaskMeans | None, arrays: Arrays) -> dict[str, Any]:
@@ -100,6 +115,46 @@ def _unpack_term(term: dict[str, Any], columns: dict[str, np.ndarray], arrays: A
     if not fits or columns[first].dtype.kind != "f" or columns[second].dtype.kind != "f":
         raise ValueError("the places of the task features do not fit together")
     return Surface((first, second), sphere, origin, float(term["unit"]), landmarks, basis, center, float(term["scale"]))
+
+
+def fit_values(plain: dict[str, Any]) -> dict[str, Any]:
+    """How the outer problem of a fit ended; a ValueError where these are not what they can be."""
+    values = {name: decode(plain[name]) for name in FIT_VALUES}
+    wrong = [name for name, kind in FIT_VALUES.items() if not _is_kind(values[name], kind)]
+    if wrong or not all(_is_kind(value, float) for value in values["history"]):
+        raise ValueError(f"{(wrong or ['history'])[0]} of a fit is of another type than it can be")
+    return values
+
+
+def path_rows(rows: Any) -> list[dict[str, Any]]:
+    """The rows of ``path_``; a ValueError where they are none. Those of earlier versions have no weight."""
+    kinds = {"level": str, "chosen": bool}
+    for row in rows if isinstance(rows, list) else [None]:
+        if not isinstance(row, dict) or not row.keys() >= _PATH or not row.keys() <= _PATH | {"weight"}:
+            raise ValueError("path_ is no table of levels")
+        for name, value in row.items():
+            if not (_is_kind(value, kinds.get(name, float)) or (value is None and name not in kinds)):
+                raise ValueError(f"{name} of a level is {value!r}")
+        if not all(_is_kind(row[name], int) and row[name] >= 0 for name in ("n_edges", "n_components")):
+            raise ValueError("path_ has a number of edges or components that is none")
+    return rows
+
+
+def _is_kind(value: Any, kind: type) -> bool:
+    """Whether a value is of a kind; whole numbers are numbers, and truth values are not."""
+    kinds = (int, float) if kind is float else kind
+    if isinstance(value, int) and abs(value) > _LARGEST_WHOLE:
+        return False
+    return isinstance(value, kinds) and (kind is bool or not isinstance(value, bool))
+
+
+def check_numbers(arrays: Arrays) -> None:
+    """Refuse numbers whose squares overflow, and sums of squares that are negative."""
+    for name, values in arrays.items():
+        if name not in _ANY_SIZE and values.dtype == np.float64 and not (np.abs(values) < LARGEST_VALUE).all():
+            raise ValueError(f"{name} has an entry that is too large, or none")
+        if name.removeprefix("outcome.").split(".")[0] in _SUMS and not (values >= 0).all():
+            raise ValueError(f"{name} has an entry that is no sum of squares")
 
 
 def pack_curves(curves: Curves) -> dict[str, np.ndarray]:
@@ -188,6 +243,8 @@ def unpack_outcome(content: dict[str, Any], arrays: Arrays, family: Family) -> O
         **{name: arrays[f"scores.{name}"] for name in _SCORES},
         **{name: decode(content["scores"][name]) for name in ("brier", "auc")},
     )
+    if "null" in arrays:
+        _check(arrays["null"], (len(arrays["null"]), n))
     return OutcomeFamily(
         levels,
         dict(family.weights),
@@ -205,5 +262,5 @@ def unpack_outcome(content: dict[str, Any], arrays: Arrays, family: Family) -> O
 
 
 def _check(array: np.ndarray, shape: tuple[int, ...]) -> None:
-    if array.shape != shape or np.isnan(array).any():
-        raise ValueError(f"an array of shape {array.shape} should have shape {shape} and no gap")
+    if array.shape != shape or not np.isfinite(array).all():
+        raise ValueError(f"an array of shape {array.shape} should have shape {shape} and finite entries")

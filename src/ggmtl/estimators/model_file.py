@@ -22,10 +22,14 @@ from ggmtl.estimators.file_format import (
     write_file,
 )
 from ggmtl.estimators.file_parts import (
+    FIT_VALUES,
+    check_numbers,
+    fit_values,
     pack_curves,
     pack_intervals,
     pack_known,
     pack_outcome,
+    path_rows,
     unpack_curves,
     unpack_intervals,
     unpack_known,
@@ -41,10 +45,11 @@ from ggmtl.inference.uncertainty import noise_ratios, noise_variance, standard_e
 from ggmtl.losses.rowwise import LOSSES, SQUARED_ERROR, Measure
 from ggmtl.statistics.task_statistics import TaskStatistics
 
+# What the parts of a damaged file raise where they meet.
+DAMAGED = (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError)
 _KINDS = ("GGMTLRegressor", "GGMTLClassifier")
 # Parameters of a machine or a session. A file neither keeps them nor sets them: they come back at their defaults.
 _OF_THE_SESSION = ("checkpoint", "n_jobs", "device", "verbose")
-_FIT_VALUES = ("name", "value", "iterations", "status", "certificate", "history", "supported")
 
 
 def write_model(
@@ -119,9 +124,13 @@ def read_model(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
     content, arrays = read_file(path)
     if content.get("kind") not in _KINDS:
         raise ModelFileError(f"{path} holds no {' or '.join(_KINDS)}. Got {content.get('kind')!r} instead.")
+    if "outcome" in content and "levels" in content["outcome"]:
+        raise ModelFileError(
+            f"{path} holds a model of classes or counts of an earlier version, which cannot be read. Fit it again."
+        )
     try:
         return _unpack(content, arrays)
-    except (KeyError, TypeError, ValueError, IndexError, RecursionError, OverflowError, GGMTLError) as error:
+    except (*DAMAGED, RecursionError, GGMTLError) as error:
         raise ModelFileError(f"{path} is damaged: its parts do not fit together ({error}).") from error
 
 
@@ -153,7 +162,7 @@ def _pack_family(family: Family, arrays: dict[str, np.ndarray], by_fold: bool) -
         arrays["errors.count"] = count.astype(np.float32)
     return {
         "reported": fit.reported_weights is not None,
-        "fit": {name: encode(getattr(fit, name), name) for name in _FIT_VALUES},
+        "fit": {name: encode(getattr(fit, name), name) for name in FIT_VALUES},
         "levels": [[level.name, encode(float(level.value), "value")] for level in family.levels.values()],
         "columns": {
             str(k): level.columns.tolist()
@@ -233,7 +242,7 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
         "known": known,
         "constant": arrays.get("constant", np.zeros(0, dtype=bool)).astype(bool),
         "graph": graph,
-        "path": facts["path_"],
+        "path": path_rows(facts["path_"]),
         "statistics": _unpack_statistics(content, arrays, names, columns) if "cross" in arrays else None,
         "curve_gain": None if facts.get("_curve_gain") is None else CurveGain(*facts["_curve_gain"]),
         "attached": tuple((label, covariance) for label, covariance in facts["_attached"]),
@@ -243,6 +252,10 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
     if "outcome" in content:
         fields["outcome"] = unpack_outcome(content["outcome"], arrays, fields["family"])
         fields["given"]["count"] = arrays["count"]
+        _check_shape("count", arrays["count"], (len(names),))
+    loss = fields["outcome"].loss if "outcome" in content else "squared"
+    if (loss == "logistic") != (fields["form"].classes is not None):
+        raise ValueError("a loss and labels of classes do not go together")
     return parameters, fields
 
 
@@ -259,6 +272,8 @@ def _check_shapes(arrays: dict[str, np.ndarray], names: np.ndarray, width: int, 
     }
     for name, shape in needed.items():
         _check_shape(name, arrays[name], shape)
+        if arrays[name].dtype.kind != "f":
+            raise ValueError(f"{name} holds no numbers")
     optional = {"standard_errors": (n, shown), "precisions": (n,), "noise_ratios": (n,), "constant": (width,)}
     for name, shape in optional.items():
         if name in arrays:
@@ -275,6 +290,7 @@ def _check_values(arrays: dict[str, np.ndarray], names: np.ndarray, center: floa
     for name in {"coupling", "hub", "standard_errors"} & arrays.keys():
         if (arrays[name] < 0).any():
             raise ValueError(f"{name} has a negative entry")
+    check_numbers(arrays)
     if len(names) > 1 and not (names[:-1] < names[1:]).all():
         raise ValueError("the task names are not sorted")
 
@@ -302,7 +318,6 @@ def _unpack_family(
     n, measure = graph.n_tasks, _measure(content)
     edges = TaskGraph(arrays["edges"], arrays["edge_values"], np.arange(n))
     width = arrays["coefficients"].shape[1]
-    values = {name: decode(content["fit"][name]) for name in _FIT_VALUES}
     best = GraphFit(
         edges=edges.edges,
         edge_values=edges.weights,
@@ -312,7 +327,7 @@ def _unpack_family(
         precisions=arrays.get("precisions"),
         means=means,
         reported_weights=_shown(edges, graph) if content["reported"] else None,
-        **values,
+        **fit_values(content["fit"]),
     )
     levels = [_name_only(str(name), decode(value), width) for name, value in content["levels"]]
     chosen = _place(content["chosen"], len(levels))
@@ -321,6 +336,8 @@ def _unpack_family(
     weights = {_place(int(k), len(levels)): float(v) for k, v in content.get("weights", {str(chosen): 1.0}).items()}
     if not weights or min(weights.values()) < 0 or abs(sum(weights.values()) - 1.0) > 1e-6:
         raise ValueError("the weights of the levels do not sum to one")
+    if best.name != levels[main].name:
+        raise ValueError("the models are those of another level")
     for k in weights:
         levels[k] = best if k == main else _unpack_level(levels[k], f"level{k}", arrays, (n, width))
         if levels[k].kind == "described":
@@ -335,6 +352,8 @@ def _unpack_family(
         squared, count = arrays["errors.squared"].astype(float), arrays["errors.count"].astype(float)
         _check_shape("errors.count", count, (len(count), n))
         _check_shape("errors.squared", squared, (len(levels), len(count), n))
+        if not count.any():
+            raise ValueError("no row was held out")
         errors = FoldErrors(squared, count, measure=measure)
     named = by_name(levels)
     names = list(named)

@@ -17,7 +17,7 @@ from ggmtl.estimators.base import LearnedModels, all_or_nothing
 from ggmtl.estimators.classifier import GGMTLClassifier
 from ggmtl.estimators.interval_regressor import IntervalRegressor
 from ggmtl.estimators.learning import learn_state
-from ggmtl.estimators.model_file import read_model
+from ggmtl.estimators.model_file import DAMAGED, read_model
 from ggmtl.estimators.outcomes import expected_counts, explained_deviance, learn_outcomes, outcome_predictor, refuse
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
 from ggmtl.estimators.state_estimator import models_of
@@ -471,5 +471,5 @@ def load_model(path: str | Path) -> GGMTLRegressor | GGMTLClassifier:
         read = {name: fields.pop(name) for name in ("known", "constant")}
         settings = replace(settings_of(model, width, fields["scaling"].is_linear), **read)
         return model._show(FittedState(settings=settings, **fields))
-    except (KeyError, TypeError, ValueError, IndexError, GGMTLError) as error:
+    except (*DAMAGED, GGMTLError) as error:
         raise ModelFileError(f"{path} is damaged: its parts do not fit together ({error}).") from error
