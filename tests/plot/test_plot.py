@@ -1,5 +1,6 @@
 """What is drawn, counted: marks, lines, labels and colours, at 5, 50, 500 and 2,000 tasks."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,6 +21,8 @@ from ggmtl.errors import InputError, InputTypeError, ParameterError  # noqa: E40
 from ggmtl.graph import TaskGraph  # noqa: E402
 from ggmtl.inspection import transfer_report  # noqa: E402
 from ggmtl.inspection.summary.collect import summarize  # noqa: E402
+from ggmtl.plot import geography  # noqa: E402
+from ggmtl.plot.geography import outlines_within  # noqa: E402
 from ggmtl.plot.network import heaviest_links, positions  # noqa: E402
 from ggmtl.plot.style import GREY, OKABE_ITO, cluster_styles  # noqa: E402
 
@@ -327,6 +330,31 @@ def test_map_puts_every_task_at_its_place(n_cliques):
     assert {tuple(row) for row in np.asarray(drawn)} == {tuple(row) for row in places}
     assert lines(ax) == graph.n_edges
     assert ax.get_aspect() > 1.0
+
+
+def test_a_map_has_coastlines_behind_the_tasks():
+    graph = cliques(10, 5)
+    places = np.random.default_rng(0).uniform([-120, 30], [-70, 48], (graph.n_tasks, 2))
+    ax = plot.map(graph, places)
+    coast = np.concatenate([line.get_xydata() for line in ax.lines])
+    # The Four Corners, Cape Hatteras and the southern end of Lake Michigan.
+    for place in ((-109.05, 37.0), (-75.5, 35.25), (-87.2, 41.65)):
+        assert np.linalg.norm(coast - place, axis=1).min() < 0.25
+    assert max(line.get_zorder() for line in ax.lines) < min(c.get_zorder() for c in ax.collections)
+    bare = plot.map(graph, places, outlines=False)
+    assert not bare.lines
+    assert (bare.get_xlim(), bare.get_ylim()) == (ax.get_xlim(), ax.get_ylim())
+    # Lines thinned for a continent say nothing about a town.
+    assert not plot.map(graph, 0.001 * places + [-80.0, 25.0]).lines
+
+
+def test_coastlines_go_on_across_the_date_line():
+    here, there = outlines_within((170.0, -50.0), (180.0, -30.0)), outlines_within((-190.0, -50.0), (-180.0, -30.0))
+    assert here
+    for one, other in zip(here, there, strict=True):
+        np.testing.assert_allclose(one - [360.0, 0.0], other, atol=1e-9)
+    assert outlines_within((-150.0, -20.0), (-145.0, -15.0)) == []
+    assert Path(geography.__file__).with_name("outlines.npz").stat().st_size < 60_000
 
 
 def test_map_refuses_swapped_missing_and_infinite_coordinates():

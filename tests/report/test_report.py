@@ -16,7 +16,7 @@ from ggmtl import Coordinates, GGMTLRegressor, report
 from ggmtl.baselines import IndependentRegressor
 from ggmtl.inspection.summary.collect import summarize
 from ggmtl.inspection.summary.verdict import LEVEL_NAMES
-from ggmtl.inspection.summary.words import level_title
+from ggmtl.inspection.summary.words import explained_rows, level_title
 from ggmtl.report import render_report, write_report
 from ggmtl.report.page import script_json
 from ggmtl.report.payload import graphs_of, page_data
@@ -174,18 +174,84 @@ def test_places_among_what_is_known_about_the_tasks_are_drawn_too():
     model = GGMTLRegressor().fit(X, y, tasks=task, task_features=known)
     summary = summarize(model)
     assert summary["places"] == known[["lon", "lat"]].to_numpy().tolist()
-    assert place_tasks(summary).by == "places"
+    placing = place_tasks(summary)
+    assert placing.by == "places"
+    # By their names these are degrees, and near Normandy; columns of other names may be metres in a hall.
+    assert placing.outlines
+    plan = known.rename(columns={"lon": "x", "lat": "y"})
+    model = GGMTLRegressor(candidates=Coordinates(columns=("x", "y"))).fit(X, y, tasks=task, task_features=plan)
+    placing = place_tasks(summarize(model))
+    assert (placing.by, placing.outlines) == ("places", [])
 
 
 def test_a_map_across_the_date_line_is_in_one_piece_and_far_places_are_outside_the_first_view():
     near = np.random.default_rng(0).uniform([-120.0, 30.0], [-80.0, 48.0], (60, 2))
     places = np.concatenate([near, [[-176.0, 52.0], [145.0, 13.0]]])
-    placing = place_tasks({"places": places.tolist(), "graph": {"edges": []}})
+    placing = place_tasks({"places": places.tolist(), "on_globe": True, "graph": {"edges": []}})
+    # In the units of the points: the coast of Florida lies where its longitude and latitude are.
+    here, there = np.array(placing.points[:2])
+    unit = (there - here) / (places[1] - places[0])
+    drawn = (np.concatenate([np.reshape(line, (-1, 2)) for line in placing.outlines]) - here) / unit + places[0]
+    assert np.linalg.norm(drawn - [-80.1, 25.8], axis=1).min() < 0.3
     points, (low, high) = np.array(placing.points), np.array(placing.frame)
     # The one west of the date line is drawn west of the others.
     assert points[:, 0].argsort()[:2].tolist() == [61, 60]
     assert ((points[:60] >= low - 1e-3) & (points[:60] <= high + 1e-3)).all()
     assert (points[60:, 0] < low[0]).all()
+
+
+@pytest.fixture(scope="module")
+def bent():
+    """A model with curves and descriptors whose unusual task is known: the effect of task 3 is turned over."""
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(12), 30)
+    size = rng.normal(size=12)
+    X = np.column_stack([rng.uniform(0.0, 6.0, len(task)), rng.normal(size=len(task))])
+    y = np.where(task == 3, -1.0, 1.0) * np.sin(X[:, 0]) + size[task] + X[:, 1] + 0.1 * rng.normal(size=len(task))
+    frame = pandas.DataFrame(X, columns=["hour", EVIL])
+    known = pandas.DataFrame({"size": size, BREAKOUT: rng.normal(size=12)}, index=range(12))
+    model = GGMTLRegressor(effects="smooth", validation=3).fit(frame, y, tasks=task, task_features=known)
+    return model, frame, task
+
+
+def test_curves_of_the_page_are_those_of_the_model(bent):
+    model, frame, task = bent
+    curves = summarize(model)["curves"]
+    # The straight effect of one standard deviation is 1, that of the sine .7.
+    assert [curve["feature"] for curve in curves["features"]] == [EVIL, "hour"]
+    first = curves["features"][1]
+    table = model.effect("hour", first["grid"])
+    np.testing.assert_allclose(first["common"], table["effect"], rtol=1e-9)
+    np.testing.assert_allclose(first["error"], table["standard_error"], rtol=1e-9)
+    for place, position in enumerate(curves["tasks"]):
+        own = np.array(first["basis"]) @ np.array(first["coefficients"][place])
+        np.testing.assert_allclose(own, model.effect("hour", first["grid"], task=position)["effect"], atol=1e-9)
+        hours = frame["hour"].to_numpy()[task == position]
+        low, high = first["ranges"][place]
+        assert ((hours >= low - 0.5) & (hours <= high + 0.5)).mean() > 0.9
+    most = curves["unusual"][0]
+    assert (most["task"], most["feature"]) == (3, "hour")
+    np.testing.assert_allclose(most["own"], model.effect("hour", most["grid"], task=3)["effect"], atol=1e-9)
+
+
+def test_shares_of_descriptors_and_what_they_leave_add_up(bent):
+    summary = summarize(bent[0])
+    rows = explained_rows(summary)
+    assert [row["name"] for row in rows] == ["hour", EVIL, "intercept (average row)"]
+    of_size = {row["name"]: row["parts"][0] for row in rows}["intercept (average row)"]
+    assert of_size["name"] == "size"
+    assert of_size["width"] > 80.0
+    assert all(part["width"] >= 0.0 for row in rows for part in row["parts"])
+    assert all(sum(part["width"] for part in row["parts"]) <= 100.0 + 1e-9 for row in rows)
+    # Beyond six, descriptors are one part.
+    many = [{"name": f"d{k}", "share": 0.1, "of_coefficients": [0.05, -0.01, 0.1]} for k in range(9)]
+    grouped = explained_rows(summary | {"known": {"descriptors": many}})
+    assert [part["name"] for part in grouped[0]["parts"]] == [*(f"d{k}" for k in range(6)), "3 others"]
+    assert grouped[0]["parts"][-1]["width"] == pytest.approx(15.0)
+    straight = render_report(summary | {"known": None, "curves": None})
+    assert 'id="curves"' not in straight
+    assert 'id="known"' not in straight
 
 
 def test_names_of_levels_come_from_the_summary(model):
@@ -363,6 +429,33 @@ def test_a_narrow_page_has_no_sideways_scroll_and_a_readable_chart(browser, page
     box = tab.locator("#path-chart svg").first.bounding_box()
     scale = tab.evaluate("document.querySelector('#path-chart svg').viewBox.baseVal.width") / box["width"]
     assert scale == pytest.approx(1.0, abs=0.05)
+    tab.close()
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1300), ("dark", 390)])
+def test_curves_and_descriptors_are_drawn(browser, bent, tmp_path, scheme, width):
+    path = write_report(bent[0], tmp_path / "bent.html")
+    tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    problems = []
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    tab.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
+    tab.goto(path.as_uri())
+    tab.wait_for_selector("body[data-ready]")
+    assert tab.locator("#curve-charts figure").count() == 2
+    assert EVIL in tab.locator("#curve-charts").text_content()
+    assert tab.locator("#known .explained-row").count() == 3
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    chart = tab.locator("#curve-charts canvas").first
+    before = chart.evaluate("box => box.toDataURL()")
+    empty = (
+        "box => Object.assign(document.createElement('canvas'), { width: box.width, height: box.height }).toDataURL()"
+    )
+    assert before != chart.evaluate(empty)
+    # An unusual task, once chosen, stands out among the others.
+    tab.locator("#unusual-charts button").first.click()
+    assert tab.text_content("#panel h3.name") == "3"
+    assert chart.evaluate("box => box.toDataURL()") != before
+    assert problems == []
     tab.close()
 
 

@@ -143,6 +143,48 @@ def effect_of(
     return rows @ model, np.sqrt(np.maximum(variance, 0.0))
 
 
+def own_range(state: FittedState, feature: int) -> np.ndarray | None:
+    """Where most rows of every task lie, two standard deviations about their mean, shape (n, 2).
+
+    Beyond, the curve of a task follows that of other tasks. None without statistics; NaN for a task without rows.
+    """
+    moments = _moments(state)
+    if moments is None:
+        return None
+    mean, covariance = (moment[..., feature] for moment in moments)
+    spread = 2.0 * np.sqrt(np.maximum(covariance[:, feature], 0.0))
+    unit, center = state.scaling.scale[feature], state.scaling.center[feature]
+    return center + unit * np.column_stack([mean - spread, mean + spread])
+
+
+def own_departure(state: FittedState, feature: int) -> np.ndarray:
+    """By how much the effect of every task departs from the common one, shape (n,), in the units of the target.
+
+    The standard deviation of the difference over the task's own rows; without statistics, over the range of all rows.
+    """
+    scaling, moments = state.scaling, _moments(state)
+    rows = scaling.effect_rows(feature, scaling.default_grid(feature))
+    used = np.flatnonzero(rows.any(axis=0))
+    deviations = (state.coefficients - state.common_model())[:, used]
+    if moments is None:
+        return (deviations @ rows[:, used].T).std(axis=1)
+    own = np.einsum("nk,nkl,nl->n", deviations, moments[1][:, used[:, None], used], deviations)
+    return scaling.target_scale * np.sqrt(np.maximum(np.nan_to_num(own), 0.0))
+
+
+def _moments(state: FittedState) -> tuple[np.ndarray, np.ndarray] | None:
+    """Mean and covariance of every task's scaled columns, shapes (n, q) and (n, q, q); NaN of a task without rows."""
+    return None if state.statistics is None else state.once("moments", lambda: _moments_of_rows(state))
+
+
+def _moments_of_rows(state: FittedState) -> tuple[np.ndarray, np.ndarray]:
+    gram = state.folded().total.gram
+    with np.errstate(divide="ignore", invalid="ignore"):
+        moments = gram / gram[:, -1:, -1:]
+    mean = moments[:, :-1, -1]
+    return mean, moments[:, :-1, :-1] - mean[:, :, None] * mean[:, None, :]
+
+
 def evidence_of(state: FittedState, n_probes: int, seed: int) -> LevelEvidence:
     """Log evidence of the chosen level on all rows."""
     state.rows("evidence()")

@@ -1,7 +1,12 @@
-"""The graph on a map."""
+"""The graph on a map, with coastlines and borders behind it.
+
+The lines are those of ``outlines.npz`` (its origin: ``outlines-NOTICE.txt``); no map is fetched from anywhere.
+"""
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +26,11 @@ from ggmtl.plot.style import (
     scatter_tasks,
 )
 
+# Degrees: on a smaller map the lines, which are thinned, would be beside the coast that they show.
+_FINEST = 1.5
 
-def map(model_or_graph: Any, coordinates: Any, ax: Any = None, clusters: Any = None) -> Any:
+
+def map(model_or_graph: Any, coordinates: Any, ax: Any = None, clusters: Any = None, outlines: bool = True) -> Any:
     """Draw tasks at their longitude and latitude, coloured by cluster, and the edges between them.
 
     Parameters
@@ -35,6 +43,8 @@ def map(model_or_graph: Any, coordinates: Any, ax: Any = None, clusters: Any = N
         Where to draw; a new figure if missing.
     clusters : array of shape (n,), optional
         Cluster of each task; the Markov clusters if missing.
+    outlines : bool
+        Whether to draw coastlines, borders of countries and of the states of the USA.
 
     Returns
     -------
@@ -54,6 +64,8 @@ def map(model_or_graph: Any, coordinates: Any, ax: Any = None, clusters: Any = N
     clusters = clusters_of(tasks, clusters)
     ax = axes_of(ax, (7.2, 4.8))
     _frame(ax, points)
+    for line in outlines_within(*np.transpose([ax.get_xlim(), ax.get_ylim()])) if outlines else ():
+        ax.plot(*line.T, color="0.72", linewidth=0.6, zorder=0.5, scalex=False, scaley=False)
     area = room(ax, points, 3.0, 8.0) ** 2
     draw_edges(ax, points, tasks.edges, tasks.weights, None, 2.0 if tasks.n_tasks <= 100 else 1.0)
     styles = cluster_styles(clusters)
@@ -75,3 +87,31 @@ def _frame(ax: Any, points: np.ndarray) -> None:
     ax.set_ylabel("latitude")
     ax.grid(color="0.92", linewidth=0.6)
     ax.set_axisbelow(True)
+
+
+def outlines_within(low: np.ndarray, high: np.ndarray) -> list[np.ndarray]:
+    """Coastlines and borders that touch a rectangle of longitudes and latitudes, each of shape (points, 2).
+
+    Longitudes may go beyond ±180°, so that a map is in one piece across the date line. None on a map of less than
+    1.5 degrees.
+    """
+    if np.max(np.subtract(high, low)) < _FINEST:
+        return []
+    found = []
+    for turn in (-360.0, 0.0, 360.0):
+        for line in _outlines():
+            moved = line + np.array([turn, 0.0])
+            inside = ((moved >= low) & (moved <= high)).all(axis=1)
+            if inside.any():
+                # A point on either side, so that the line goes on to the edge.
+                near = inside | np.append(inside[1:], False) | np.append(False, inside[:-1])
+                pieces = np.split(np.arange(len(line)), np.flatnonzero(np.diff(near)) + 1)
+                found += [moved[piece] for piece in pieces if near[piece[0]] and len(piece) > 1]
+    return found
+
+
+@cache
+def _outlines() -> list[np.ndarray]:
+    with np.load(Path(__file__).with_name("outlines.npz")) as arrays:
+        ends, steps = np.cumsum(arrays["length"].astype(np.int64)), arrays["step"].T.astype(np.int64)
+    return [0.01 * np.cumsum(part, axis=0) for part in np.split(steps, ends[:-1])]

@@ -13,8 +13,10 @@ from ggmtl.inspection.summary.outcomes import quality_lines
 from ggmtl.inspection.summary.words import (
     cut_short,
     describe_blend,
+    describe_curves,
     describe_gain,
     describe_meaning,
+    explained_rows,
     note_lines,
 )
 from ggmtl.report.payload import own_words, page_data
@@ -23,7 +25,19 @@ from ggmtl.runtime.files import write_whole
 # Escapes that JSON reads back and HTML cannot mistake for markup; the last two end a line in old scripts.
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 # The parts of the script share one scope, in this order.
-_SCRIPTS = ("tools", "state", "drawing", "panel", "choosing", "charts", "outcomes", "table", "downloads", "start")
+_SCRIPTS = (
+    "tools",
+    "state",
+    "drawing",
+    "panel",
+    "choosing",
+    "charts",
+    "curves",
+    "outcomes",
+    "table",
+    "downloads",
+    "start",
+)
 
 
 def write_report(model: Any, path: str | Path, title: str | None = None) -> Path:
@@ -88,6 +102,8 @@ def render_report(summary: dict[str, Any], title: str | None = None) -> str:
         notes=note_lines(summary),
         outcome_words=[] if summary["target"] is None else quality_lines(summary),
         measure_name=f"{summary['measure']['name'][0].upper()}{summary['measure']['name'][1:]}",
+        curve_words=describe_curves(summary),
+        explained=explained_rows(summary),
         measured=any(level.get("error") is not None for level in summary["path"]["levels"]),
         outcome=_outcome(summary["outcome"]),
         style=markup((folder / "page.css").read_text(encoding="utf-8")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from scipy import sparse
 from scipy.spatial import cKDTree
 
 from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.plot.geography import outlines_within
 from ggmtl.plot.network import positions
 
 # Above this many tasks, clusters are placed as discs, and their members inside them.
@@ -22,6 +23,8 @@ _ROUNDS, _MOST_MOVES, _GAP = 300, 200_000, 0.4
 # The first view of a map has the middle of the places and this share of its size around; far ones need a zoom if the
 # whole would be so many times as large.
 _MIDDLE, _AROUND, _FAR = (0.1, 0.9), 0.35, 1.3
+# Outlines go on for this share of the extent of the places.
+_BEYOND = 0.25
 
 
 @dataclass(frozen=True)
@@ -35,19 +38,21 @@ class Placing:
         What they follow.
     frame : pair of corners
         Lower left and upper right of the first view.
+    outlines : list of lists
+        Coastlines and borders behind the tasks, each as x, y, x, y, …
     """
 
     points: list[list[float]]
     by: str
     frame: list[list[float]]
+    outlines: list[list[float]] = field(default_factory=list)
 
 
 def place_tasks(summary: dict[str, Any]) -> Placing:
     """On the map where places are known, else by links, else, where there are none, by the models."""
     edges = summary["graph"]["edges"]
     if summary["places"] is not None:
-        points, low, high = _on_a_map(np.array(summary["places"], dtype=float))
-        return Placing(np.round(points, 3).tolist(), "places", np.round([low, high], 3).tolist())
+        return _on_a_map(np.array(summary["places"], dtype=float), summary["on_globe"])
     if not edges:
         return _whole(_by_models(summary), "models")
     listed = np.array(edges, dtype=float)
@@ -63,23 +68,33 @@ def _whole(points: np.ndarray, by: str) -> Placing:
     return Placing(points.tolist(), by, [points.min(axis=0).tolist(), points.max(axis=0).tolist()])
 
 
-def _on_a_map(places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Places about one unit apart, and the corners of the first view.
+def _on_a_map(places: np.ndarray, on_globe: bool) -> Placing:
+    """Places about one unit apart, the corners of the first view, and on a globe the coastlines around the places.
 
     Longitudes are cut at their widest gap, and shrink with the cosine of the middle latitude.
     """
-    points = places.copy()
+    points, wide = places.copy(), 1.0
     if (np.abs(points) <= (180.0, 90.0)).all():
         points[:, 0] = _unwrapped(points[:, 0])
-        points[:, 0] *= max(np.cos(np.radians(np.median(points[:, 1]))), 0.1)
-    low, high = points.min(axis=0), points.max(axis=0)
-    middle = np.quantile(points, _MIDDLE, axis=0)
+        wide = max(np.cos(np.radians(np.median(points[:, 1]))), 0.1)
+    shrunk = points * (wide, 1.0)
+    low, high = shrunk.min(axis=0), shrunk.max(axis=0)
+    middle = np.quantile(shrunk, _MIDDLE, axis=0)
     around = _AROUND * np.ptp(middle, axis=0).max()
     inner = np.maximum(middle[0] - around, low), np.minimum(middle[1] + around, high)
     if (high - low).max() > _FAR * (inner[1] - inner[0]).max():
         low, high = inner
     unit = 1.6 * np.sqrt(len(points)) / max((high - low).max(), 1e-9)
-    return points * unit, low * unit, high * unit
+    lines = _outlines_around(points) if on_globe else []
+    drawn = [np.round(line * (wide * unit, unit), 2 + (len(points) < 100)).ravel().tolist() for line in lines]
+    frame = np.round([low * unit, high * unit], 3).tolist()
+    return Placing(np.round(shrunk * unit, 3).tolist(), "places", frame, drawn)
+
+
+def _outlines_around(points: np.ndarray) -> list[np.ndarray]:
+    """Coastlines and borders about the places and a little beyond."""
+    margin = _BEYOND * np.maximum(np.ptp(points, axis=0).max(), 1.0)
+    return outlines_within(points.min(axis=0) - margin, points.max(axis=0) + margin)
 
 
 def _unwrapped(longitude: np.ndarray) -> np.ndarray:

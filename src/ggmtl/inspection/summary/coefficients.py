@@ -1,4 +1,4 @@
-"""What the coefficients show: which are shared, which features are redundant, and a map of the tasks.
+"""What the coefficients show: which are shared, how effects bend, which features are redundant, a map of the tasks.
 
 The map has the first two columns of U S, where W = U S Vᵀ are the models in scaled units, one row per task and the mean
 taken out. In scaled units a coefficient counts as much as it moves predictions.
@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ggmtl.fit.state import FittedState
+from ggmtl.inference.uncertainty import effect_of, own_departure, own_range
 from ggmtl.inspection.summary.phrases import plain
 
 _SHARED, _OWN = 0.8, 0.35
@@ -24,6 +26,10 @@ _MOST_WORDS = 2
 # Directions in which models differ by a smaller share than this of the largest are flat: where only intercepts differ,
 # the map is a line.
 _FLAT = 0.05
+# A page has so many curves at most, of so many tasks, at so many values each.
+_MOST_CURVES, _MOST_TASKS, _N_VALUES, _MOST_UNUSUAL = 12, 300, 21, 6
+# Standard deviations of a feature about its mean within which its curves are drawn.
+_REACH = 3.0
 
 
 def sharing_of(model: Any, rows: np.ndarray | None) -> list[dict[str, Any]]:
@@ -117,6 +123,93 @@ def slopes_of(model: Any) -> np.ndarray:
 def coefficients_of(model: Any) -> np.ndarray:
     """Coefficients in the user's units, the intercept last, shape (n, p)."""
     return np.column_stack([model.coef_, model.intercept_]) if model.fit_intercept else np.asarray(model.coef_)
+
+
+def curves_of(model: Any) -> dict[str, Any] | None:
+    """Effects that bend: the common curve with its standard errors, and those of tasks; None of straight lines.
+
+    The curve of a task is ``basis`` times its ``coefficients``. Features whose effect is largest come first. Tasks are
+    unusual by how far their curve departs from the common one, where they have rows.
+    """
+    state = getattr(model, "state_", None)
+    if state is None or state.outcome is not None or not state.scaling.curves.n_columns:
+        return None
+    features, n = state.scaling.curves.features.tolist(), len(state.task_names)
+    departure = np.column_stack([own_departure(state, feature) for feature in features])
+    size = [_size(state, feature) for feature in features] + np.mean(departure**2, axis=0)
+    order = np.argsort(-size, kind="stable")[:_MOST_CURVES]
+    unusual = _unusual(departure[:, order]) if n > 2 else []
+    shown = np.union1d(np.linspace(0, n - 1, min(n, _MOST_TASKS)).round().astype(np.int64), [i for i, _ in unusual])
+    return {
+        "tasks": shown.tolist(),
+        "features": [_curve(state, features[k], shown) for k in order.tolist()],
+        "unusual": [_unusual_curve(state, task, features[order[place]]) for task, place in unusual],
+        "n_more": len(features) - len(order),
+    }
+
+
+def _size(state: FittedState, feature: int) -> float:
+    """Mean square of the common effect over quantiles of the training rows."""
+    curves = state.scaling.curves
+    knots = curves.knots[np.flatnonzero(curves.features == feature)[0]]
+    values = _quantiles(knots)
+    return float(np.mean((state.scaling.effect_rows(feature, values) @ state.common_model()) ** 2))
+
+
+def _curve(state: FittedState, feature: int, shown: np.ndarray) -> dict[str, Any]:
+    """One feature: what its curves are made of."""
+    scaling, curves = state.scaling, state.scaling.curves
+    knots = curves.knots[np.flatnonzero(curves.features == feature)[0]]
+    # A few far rows would leave no room for the rest.
+    reach = scaling.center[feature] + _REACH * scaling.scale[feature] * np.array([-1.0, 1.0])
+    low, high = np.clip(knots[[0, -1]], *reach)
+    # Even in the picture, and dense where the rows are.
+    grid = np.union1d(np.linspace(low, high, _N_VALUES), np.clip(_quantiles(knots), low, high))
+    rows = scaling.effect_rows(feature, grid)
+    used = np.flatnonzero(rows.any(axis=0))
+    # The band takes the posterior of all models, which is sampled, and slow, where there are very many.
+    banded = state.statistics is not None and not state.settings.sizes.is_large(*state.coefficients.shape)
+    common, error = effect_of(state, feature, grid, None) if banded else (rows @ state.common_model(), None)
+    ranges = own_range(state, feature)
+    own = np.full((len(shown), 2), [low, high])
+    if ranges is not None:
+        own = np.where(np.isfinite(ranges[shown]), np.clip(ranges[shown], low, high), own)
+    return {
+        "feature": str(state.feature_names[feature]),
+        "grid": plain(grid),
+        "common": plain(common),
+        "error": None if error is None else plain(error),
+        "basis": plain(rows[:, used]),
+        "coefficients": plain(state.coefficients[np.ix_(shown, used)]),
+        "ranges": plain(own),
+    }
+
+
+def _quantiles(knots: np.ndarray) -> np.ndarray:
+    """Values of a feature about as dense as its rows, from the quantiles where its knots are."""
+    return np.interp(np.linspace(0, len(knots) - 1, _N_VALUES), range(len(knots)), knots)
+
+
+def _unusual_curve(state: FittedState, task: int, feature: int) -> dict[str, Any]:
+    """The curve of a task beside the common one, where the task has most of its rows."""
+    ends, ranges = state.scaling.default_grid(feature)[[0, -1]], own_range(state, feature)
+    if ranges is not None and np.isfinite(ranges[task]).all():
+        ends = np.clip(ranges[task], *ends)
+    grid = np.linspace(*ends, _N_VALUES)
+    rows = state.scaling.effect_rows(feature, grid)
+    return {
+        "task": task,
+        "feature": str(state.feature_names[feature]),
+        "grid": plain(grid),
+        "common": plain(rows @ state.common_model()),
+        "own": plain(rows @ state.coefficients[task]),
+    }
+
+
+def _unusual(departure: np.ndarray) -> list[tuple[int, int]]:
+    """The most unusual tasks, each with the number of its curve that departs most from the common one."""
+    tasks = np.argsort(-departure.max(axis=1), kind="stable")[:_MOST_UNUSUAL]
+    return [(int(i), int(departure[i].argmax())) for i in tasks if departure[i].max() > 0]
 
 
 def redundant_features(model: Any) -> list[str]:

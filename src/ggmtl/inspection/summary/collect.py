@@ -19,6 +19,7 @@ from ggmtl.inference.uncertainty import noise_ratios
 from ggmtl.inspection.differences import shares_of
 from ggmtl.inspection.summary.coefficients import (
     coefficients_of,
+    curves_of,
     redundant_features,
     sharing_of,
     task_map_of,
@@ -46,10 +47,9 @@ def summarize(model: Any) -> dict[str, Any]:
     -------
     dict
         ``verdict`` (text, kind, gain, low, high), ``tasks``, ``gain_against`` (the level that the gains of tasks are
-        over), ``graph``, ``path``, ``sharing``, ``noise``, ``known``,
-        ``map``, ``places``, ``redundant`` and all ``features``, ``settings``, ``fingerprint``, ``versions`` and counts;
-        ``measure`` says what errors are, and ``target`` has what there is to say of classes and counts. ``json.dumps``
-        takes it as it is.
+        over), ``graph``, ``path``, ``sharing``, ``noise``, ``curves``, ``known``, ``map``, ``places``, ``on_globe``,
+        ``redundant`` and all ``features``, ``settings``, ``fingerprint``, ``versions`` and counts; ``measure`` says what
+        errors are, and ``target`` has what there is to say of classes and counts. ``json.dumps`` takes it as it is.
     """
     levels, errors = _by_density(_levels(model), _fold_errors(model))
     graph = model.graph_
@@ -73,11 +73,13 @@ def summarize(model: Any) -> dict[str, Any]:
         "path": {"levels": levels, "chosen": chosen, "criterion": getattr(model, "criterion_", None)},
         "sharing": _with_ratios(model, sharing_of(model, rows)),
         "noise": _noise(model),
+        "curves": curves_of(model),
         "bends": _bends(model),
         "known": _known(model),
         "redundant": redundant_features(model),
         "map": task_map_of(model, [*map(str, model.feature_names_), "intercept"]),
         "places": _places(model),
+        "on_globe": _is_on_globe(model),
         "error": None if chosen is None else levels[chosen]["error"],
         "settings": {name: plain(value) for name, value in model.get_params(deep=False).items()},
         "outcome": {name: plain(getattr(model, f"{name}_", None)) for name in ("status", "n_iter", "converged")},
@@ -114,7 +116,10 @@ def _known(model: Any) -> dict[str, Any] | None:
         return None
     names, by_coefficient, overall = shares_of(state)
     return {
-        "descriptors": [{"name": name, "share": float(share)} for name, share in zip(names, overall)],
+        "descriptors": [
+            {"name": name, "share": float(share), "of_coefficients": plain(own)}
+            for name, share, own in zip(names, overall, by_coefficient)
+        ],
         "by_coefficient": plain(by_coefficient.sum(axis=0)),
     }
 
@@ -154,6 +159,12 @@ def _places(model: Any) -> list[list[float]] | None:
     places = None if xy is None else np.asarray(xy, dtype=np.float64)
     is_whole = places is not None and places.shape == (len(model.tasks_), 2) and bool(np.isfinite(places).all())
     return places.tolist() if places is not None and is_whole else None
+
+
+def _is_on_globe(model: Any) -> bool:
+    """Whether places are known to be longitude and latitude, so that a map may show coastlines."""
+    known = getattr(getattr(getattr(model, "state_", None), "settings", None), "known", None)
+    return known is not None and known.surface is not None and known.surface.sphere
 
 
 # ---------------------------------------------------------------------- path and verdict

@@ -13,6 +13,8 @@ from ggmtl.inspection.summary.verdict import AVERAGE, LEVEL_NAMES, SIMPLE_LEVELS
 
 # Among so many tasks, the one that gains most is worth a name.
 _MOST_NAMED = 200
+# Descriptors with a colour of their own; the rest are one.
+_MOST_DESCRIPTORS = 6
 
 
 def describe(summary: dict[str, Any]) -> str:
@@ -226,3 +228,46 @@ def task_line(summary: dict[str, Any]) -> list[str]:
         return [f"{gaining}."]
     best = max(known, key=lambda task: task["gain"])
     return [f"{gaining}; most: {one_line(best['label'])} ({signed(-best['gain'])})."]
+
+
+def describe_curves(summary: dict[str, Any]) -> str:
+    """How to read the curves; empty where effects are straight lines."""
+    curves = summary["curves"]
+    if not curves:
+        return ""
+    shown, n = len(curves["tasks"]), summary["n_tasks"]
+    thin = "every task" if shown == n else f"{shown:,} of {count(n, 'task')}"
+    band = " with its 95 % band" if curves["features"][0]["error"] is not None else ""
+    more = f" {count(curves['n_more'], 'feature')} with smaller effects not shown." if curves["n_more"] else ""
+    return (
+        "Effect of a feature on the target, in the units of the target and zero on average over the training rows. The "
+        f"thick line is the shared curve{band}; thin lines are those of {thin}, drawn where most "
+        f"of their rows lie.{more}"
+    )
+
+
+def explained_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each descriptor explains, one row per coefficient; none without descriptors that explain anything."""
+    known = summary["known"] or {"descriptors": []}
+    found = sorted(known["descriptors"], key=lambda part: -part["share"])
+    if not any(part["share"] > 0 for part in found):
+        return []
+    named, others = found[:_MOST_DESCRIPTORS], found[_MOST_DESCRIPTORS:]
+    parts = [(part["name"], np.array(part["of_coefficients"])) for part in named]
+    if others:
+        rest = np.sum([part["of_coefficients"] for part in others], axis=0)
+        parts.append((f"{len(others)} others", rest))
+    rows = []
+    for k, name in enumerate(summary["features"]):
+        shares = [(label, float(values[k])) for label, values in parts]
+        words = ", ".join(f"{label} {percent(share)}" for label, share in shares)
+        width = max(sum(max(share, 0.0) for _, share in shares), 1.0)
+        rows.append(
+            {
+                "name": "intercept (average row)" if name == "intercept" else name,
+                "parts": [{"name": label, "width": 100.0 * max(share, 0.0) / width} for label, share in shares],
+                "words": f"{words}, not explained {percent(1.0 - sum(share for _, share in shares))}",
+                "total": percent(sum(share for _, share in shares)),
+            }
+        )
+    return rows

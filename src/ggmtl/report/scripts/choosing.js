@@ -1,6 +1,6 @@
 // ------------------------------------------------------------------ choosing
 
-const refresh = () => { showPanel(); markRow(); drawStrips(); draw(); };
+const refresh = () => { showPanel(); markRow(); drawStrips(); drawCurves(); draw(); };
 const selectTask = (i) => { state.task = i; state.edge = state.cluster = state.hover = null; refresh(); panel.scrollTop = 0; };
 const selectEdge = (edge) => { state.edge = edge; state.task = state.cluster = null; refresh(); panel.scrollTop = 0; };
 const clear = () => { state.task = state.edge = state.cluster = null; refresh(); };

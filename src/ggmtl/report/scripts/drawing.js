@@ -18,6 +18,15 @@ const project = () => {
   radius = Math.min(base * Math.sqrt(scale / fitted), 14);
 };
 const isNear = (i) => state.task === i || (state.cluster !== null && stop().clusters[i] === state.cluster) || (state.task !== null && neighbours[state.task].some((entry) => entry[0] === i));
+const drawOutlines = () => {
+  const { scale, wide, tall, x, y } = state.view;
+  context.strokeStyle = tint("--coast"); context.lineWidth = 0.8; context.globalAlpha = 1;
+  for (const line of data.outlines) {
+    context.beginPath();
+    for (let k = 0; k < line.length; k += 2) context[k ? "lineTo" : "moveTo"](x + scale * wide * line[k], y - scale * tall * line[k + 1]);
+    context.stroke();
+  }
+};
 const drawEdges = () => {
   const rgb = tint("--edge"), accent = tint("--accent");
   const crowd = Math.min(1, 1.6 * n / Math.max(shownEdges.length, 1)) ** 0.5;
@@ -128,7 +137,7 @@ const paint = () => {
   context.clearRect(0, 0, width, height);
   sizesNow = clusterSizes(); project(); drawPicture();
 };
-const drawPicture = () => { drawAxes(); drawEdges(); drawTasks(); drawLabels(); };
+const drawPicture = () => { drawOutlines(); drawAxes(); drawEdges(); drawTasks(); drawLabels(); };
 const taskAt = (x, y) => {
   let best = null, distance = (radius + 6) ** 2;
   points.forEach(([a, b], i) => { const d = (a - x) ** 2 + (b - y) ** 2; if (d < distance) { distance = d; best = i; } });

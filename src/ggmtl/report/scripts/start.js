@@ -1,9 +1,9 @@
 // ------------------------------------------------------------------ start
 
-function redrawAll() { showPanel(); drawStrips(); paint(); }
+function redrawAll() { showPanel(); drawStrips(); drawCurves(); paint(); }
 root.dataset.theme = currentTheme();
-buildHead(); buildSharing(); drawPath(); drawOutcome(); collect(); sizesNow = clusterSizes(); showRows(); paint(); setStop(state.stop);
-new ResizeObserver(() => { draw(); drawStrips(); }).observe(canvas);
+buildHead(); buildSharing(); buildCurves(); drawPath(); drawOutcome(); collect(); sizesNow = clusterSizes(); showRows(); paint(); setStop(state.stop);
+new ResizeObserver(() => { draw(); drawStrips(); drawCurves(); }).observe(canvas);
 let pathWidth = byId("path-chart").clientWidth;
 new ResizeObserver(() => { const now = byId("path-chart").clientWidth; if (now !== pathWidth) { pathWidth = now; drawPath(); drawOutcome(); } }).observe(byId("path-chart"));
 document.body.dataset.ready = "yes";
