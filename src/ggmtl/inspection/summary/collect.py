@@ -48,8 +48,8 @@ def summarize(model: Any) -> dict[str, Any]:
     dict
         ``verdict`` (text, kind, gain, low, high), ``tasks``, ``gain_against`` (the level that the gains of tasks are
         over), ``graph``, ``path``, ``sharing``, ``noise``, ``curves``, ``known``, ``map``, ``places``, ``on_globe``,
-        ``redundant`` and all ``features``, ``settings``, ``fingerprint``, ``versions`` and counts; ``measure`` says what
-        errors are, and ``target`` has what there is to say of classes and counts. ``json.dumps`` takes it as it is.
+        ``redundant`` and all ``features``, ``settings``, ``fingerprint``, ``versions`` and counts; ``measure`` says
+        what errors are, and ``target`` what there is to say of classes and counts. ``json.dumps`` takes it as it is.
     """
     levels, errors = _by_density(_levels(model), _fold_errors(model))
     graph = model.graph_
