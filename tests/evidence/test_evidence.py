@@ -83,6 +83,32 @@ def test_hub_evidence_equals_determinants_and_its_gradient_central_differences(c
     np.testing.assert_allclose(found.gradient, numeric, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("noise", [None, 0.7])
+def test_observed_curvature_is_that_of_central_differences_where_the_common_model_is_known(noise):
+    random = np.random.default_rng(0)
+    loss = replace(losses(random.standard_normal((7, 3)), [12, 9, 5, 1, 0, 4, 4]), noise=noise)
+    hub, known = np.array([0.3, 2.0, 40.0]), np.full(3, 1e9)
+
+    def slopes(logs):
+        return hub_evidence(loss, np.exp(logs), 1e-6, known).gradient * np.exp(logs)
+
+    numeric = central_differences(slopes, np.log(hub))
+    np.testing.assert_allclose(hub_evidence(loss, hub, 1e-6, known).observed, numeric, rtol=1e-5, atol=1e-6)
+
+
+def test_expected_curvature_is_the_mean_of_the_observed_one():
+    random, hub = np.random.default_rng(0), np.array([0.5, 4.0])
+    X = random.standard_normal((40, 6, 2))
+    found = []
+    for _ in range(300):
+        models = random.standard_normal((40, 2)) / np.sqrt(hub)
+        y = np.einsum("nrp,np->nr", X, models) + random.standard_normal((40, 6))
+        sums = np.einsum("nra,nrb->nab", X, X), np.einsum("nra,nr->na", X, y), (y**2).sum(axis=1), np.full(40, 6.0)
+        found.append(hub_evidence(LeastSquares(*sums), hub))
+    mean = np.mean([one.observed for one in found], axis=0)
+    np.testing.assert_allclose(mean, found[0].expected, rtol=0.1, atol=0.15)
+
+
 def test_hub_evidence_is_safe_at_extreme_strengths():
     loss = losses(np.random.default_rng(0).standard_normal((5, 3)), [20, 10, 1, 0, 3])
     for hub in ([1e-8, 1e8, 1.0], [1e8] * 3, [1e-8] * 3):

@@ -8,7 +8,13 @@ coefficients,
     ∂f/∂h_k  = ½ Σ_i [ (w_i − μ)_k²/σ² + (D_i⁻¹)_kk + (K_i (ΣM)⁻¹ K_iᵀ)_kk ] − ½ n/h_k ,    σ² = Q/(N − p)
 
 in O(n p³). Where the noise is known to be φ, ½Q/φ takes the place of ½(N − p) ln Q, and σ² = φ. Tasks may have no
-rows, or fewer rows than coefficients.
+rows, or fewer rows than coefficients. Second derivatives in ln h, but for the doubt about μ, cost next to nothing: with
+d_i = w_i − μ, q = Σ_i d_i∘d_i and c = Σ_i (1 − h∘diag D_i⁻¹),
+
+    observed   ½ (n + 2 h_k ∂f/∂h_k) δ_kl − ½ h_k h_l [ Σ_i (2 d_ik d_il/σ² + (D_i⁻¹)_kl) (D_i⁻¹)_kl + r_k r_l ]
+    expected   ½ Σ_i (δ_kl − √(h_k h_l) (D_i⁻¹)_kl)² − ½ c_k c_l/(N − p) ,            r = q/(σ² √(N − p))
+
+(r and the term in c only where σ² is estimated).
 
 A separate model has the strength that the restricted likelihood of its own rows prefers. With
 y_i ~ N(1 b_i, σ_i²I + τ_i²X_iX_iᵀ) and κ = σ_i²/τ_i², it is ridge regression of strength κ, and
@@ -54,6 +60,8 @@ class HubEvidence:
         μ, the common model.
     noise : float
         σ².
+    observed, expected : array of shape (p, p), optional
+        Second derivatives of f in ln h; None where they are not known, as on a device.
     """
 
     value: float
@@ -62,6 +70,8 @@ class HubEvidence:
     coefficients: np.ndarray
     common: np.ndarray
     noise: float
+    observed: np.ndarray | None = None
+    expected: np.ndarray | None = None
 
 
 def degrees_of_freedom(loss: LeastSquares) -> float:
@@ -119,13 +129,18 @@ def hub_evidence(
     spread = np.linalg.inv(pooled)
     common = spread @ right
     coefficients, pulled = np.empty((n, p)), hub[:, None] * spread * hub
+    squares, products = np.zeros((p, p)), np.zeros((p, p))
     variance = np.diag(total) + n * np.diag(spread) - 2.0 * np.einsum("ka,a,ak->k", total, hub, spread)
     for rows in slices:
         if len(slices) > 1:  # A single chunk is still at hand.
             inverse, _ = task_inverses(loss.gram[rows], hub + ridge)
         coefficients[rows] = np.matmul(inverse, (loss.moment[rows] + hub * common)[..., None])[..., 0]
         # One product of all tasks' rows with a p × p matrix.
-        variance += np.einsum("nka,nka->k", (inverse.reshape(-1, p) @ pulled).reshape(inverse.shape), inverse)
+        reach = inverse.reshape(-1, p) @ pulled
+        reach *= inverse.reshape(-1, p)
+        variance += (reach @ np.ones(p)).reshape(-1, p).sum(axis=0)
+        squares += np.square(inverse).sum(axis=0)
+        products += _products(inverse, coefficients[rows] - common)
     deviation = ((coefficients - common) ** 2).sum(axis=0)
     quadratic = 2 * loss.value(coefficients) + hub @ deviation + ridge * float((coefficients**2).sum())
     if common_ridge is not None:
@@ -133,7 +148,37 @@ def hub_evidence(
     twice_misfit, noise = misfit(loss, quadratic)
     expected = deviation / noise + variance
     value = 0.5 * (twice_misfit + log_det + np.linalg.slogdet(pooled)[1] - n * np.log(hub).sum() - p * np.log(n))
-    return HubEvidence(float(value), 0.5 * (expected - n / hub), expected, coefficients, common, noise)
+    gradient = 0.5 * (expected - n / hub)
+    curvatures = _curvatures(loss, hub, gradient, np.diag(total), squares, products, deviation, noise)
+    return HubEvidence(float(value), gradient, expected, coefficients, common, noise, *curvatures)
+
+
+def _products(inverse: np.ndarray, apart: np.ndarray) -> np.ndarray:
+    """Σ_i d_ik (D_i⁻¹)_kl d_il, shape (p, p)."""
+    scaled = inverse * apart[:, None, :]
+    scaled *= apart[:, :, None]
+    return scaled.sum(axis=0)
+
+
+def _curvatures(
+    loss: LeastSquares,
+    hub: np.ndarray,
+    gradient: np.ndarray,
+    diagonal: np.ndarray,
+    squares: np.ndarray,
+    products: np.ndarray,
+    deviation: np.ndarray,
+    noise: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Observed and expected second derivatives in ln h from sums over tasks."""
+    n, outer = len(loss.moment), np.outer(hub, hub)
+    observed = -outer * (2.0 * products / noise + squares) + np.diag(n + 2.0 * hub * gradient)
+    expected = outer * squares + np.diag(n - 2.0 * hub * diagonal)
+    if loss.noise is None:
+        freedom = degrees_of_freedom(loss)
+        observed -= outer * np.outer(deviation, deviation) / (freedom * noise**2)
+        expected -= np.outer(n - hub * diagonal, n - hub * diagonal) / freedom
+    return 0.5 * observed, 0.5 * expected
 
 
 def _information(gram: np.ndarray, hub: np.ndarray, ridge: float, slices: list[slice]) -> np.ndarray:

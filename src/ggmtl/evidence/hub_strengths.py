@@ -30,13 +30,13 @@ _SHRINKAGES, _PATIENCE = (32.0, 8.0, 2.0, 0.5, 0.125), 5.0
 _NATS = 0.05
 # Curvature of the evidence, at the least, where the data hardly determine a strength.
 _LEAST_CURVATURE = 0.1
-# Largest change of a log strength in one search.
-_WINDOW = 2.0
+# Largest change of a log strength in one step, or in one search of L-BFGS; and how often a step is halved.
+_WINDOW, _HALVINGS = 2.0, 5
 
 
 @dataclass(frozen=True)
 class HubStrength:
-    """Strengths h that evidence has learned, shape (p,), the evidence there, and how the quasi-Newton search ended."""
+    """Strengths h that evidence has learned, shape (p,), the evidence there, and how the search ended."""
 
     hub: np.ndarray
     evidence: HubEvidence
@@ -56,7 +56,7 @@ def learn_hub(
     max_iter: int = 100,
     nats: float = 0.0,
 ) -> HubStrength:
-    """Minimise f over the strengths of groups of coefficients, by L-BFGS in ln h.
+    """Minimise f over the strengths of groups of coefficients, by Newton's method in ln h.
 
     Parameters
     ----------
@@ -79,36 +79,126 @@ def learn_hub(
     """
     p = loss.n_features
     label = group_labels(groups, p)
-    unit = max(float(loss.count.mean()), 1.0)
-    first = np.full(p, 0.1 * unit) if start is None else np.clip(start, _LOWEST * unit, _HIGHEST * unit)
-    size = np.bincount(label)
-    bounds = np.tile(np.log([_LOWEST * unit, _HIGHEST * unit]), (len(size), 1))
+    first = np.full(p, 0.1 * _rows_of_a_task(loss)) if start is None else _within_bounds(loss, start)
+    # Groups begin at the geometric mean of their strengths.
+    first = np.exp(np.bincount(label, np.log(first)) / np.bincount(label))[label]
+    at_first = HubStrength(first, hub_evidence(loss, first, ridge), 0, False)
+    return _tuned(loss, label, at_first, ridge, shrinkage, pulled, held, max_iter, nats)
+
+
+def _tuned(
+    loss: LeastSquares,
+    label: np.ndarray,
+    start: HubStrength,
+    ridge: float = 1e-10,
+    shrinkage: float = 0.0,
+    pulled: np.ndarray | None = None,
+    held: np.ndarray | None = None,
+    max_iter: int = 100,
+    nats: float = 0.0,
+) -> HubStrength:
+    """Newton's method in ln h, from strengths whose evidence is known; strengths of a group are equal."""
+    unit, size = _rows_of_a_task(loss), np.bincount(label)
+    bounds = np.log(_LOWEST * unit), np.log(_HIGHEST * unit)
+    pull = shrinkage * _centring(len(size), pulled)
+    fixed = np.zeros(len(size), dtype=bool)
     if held is not None:
-        bounds[label[held]] = np.log(first[held])[:, None]
-    # Deviations that are determined by the data, γ_k of n, give f the curvature γ²/2n in ln h_k: steps of about the
-    # right length in every direction.
-    at_first = hub_evidence(loss, first, ridge)
-    determined = np.bincount(label, _determined(at_first, first, loss.n_tasks))
-    curvature = determined**2 / (2.0 * loss.n_tasks * size) + shrinkage + _LEAST_CURVATURE
+        fixed[label[held]] = True
+    nats = max(nats, 1e-9 * max(abs(start.evidence.value), 1.0))
 
-    def objective(logs: np.ndarray) -> tuple[float, np.ndarray]:
+    def at(logs: np.ndarray) -> _Point:
+        evidence = hub_evidence(loss, np.exp(logs)[label], ridge)
+        return _Point.of(evidence, logs, label, pull)
+
+    here = _Point.of(start.evidence, np.bincount(label, np.log(start.hub)) / size, label, pull)
+    steps, settled = 0, False
+    while steps < max_iter and not settled:
+        step = here.step(fixed, *bounds)
+        promised = -0.5 * float(here.gradient @ step)
+        if promised < nats:
+            settled = True
+            break
+        there = _descend(at, here, step, bounds)
+        steps += 1
+        if there is None:
+            # Rounding hides what is left to gain.
+            settled = promised < 1e-6 * max(abs(here.value), 1.0)
+            break
+        settled, here = here.value - there.value < nats, there
+    return HubStrength(np.exp(here.logs)[label], here.evidence, steps, settled)
+
+
+@dataclass(frozen=True)
+class _Point:
+    """f with its hyper-prior at ln h of every group, its gradient and its curvature."""
+
+    logs: np.ndarray
+    evidence: HubEvidence
+    value: float
+    gradient: np.ndarray
+    curvature: np.ndarray
+
+    @classmethod
+    def of(cls, evidence: HubEvidence, logs: np.ndarray, label: np.ndarray, pull: np.ndarray) -> _Point:
         hub = np.exp(logs)[label]
-        evidence = hub_evidence(loss, hub, ridge)
-        apart = _apart(logs, pulled)
-        gradient = np.bincount(label, evidence.gradient * hub) + shrinkage * apart
-        return evidence.value + 0.5 * shrinkage * float(apart @ apart), gradient
+        value = evidence.value + 0.5 * float(logs @ pull @ logs)
+        gradient = np.bincount(label, evidence.gradient * hub) + pull @ logs
+        return cls(logs, evidence, value, gradient, _curvature(evidence, hub, np.eye(len(logs))[label], pull))
 
-    found = minimize_logs(
-        objective,
-        np.bincount(label, np.log(first)) / size,
-        bounds,
-        max_iter=max_iter,
-        ftol=max(nats / max(abs(at_first.value), 1.0), 1e-9),
-        gtol=max(np.sqrt(nats), 1e-4),
-        curvature=curvature,
-    )
-    hub = np.exp(found.x)[label]
-    return HubStrength(hub, hub_evidence(loss, hub, ridge), int(found.nit), bool(found.success))
+    def step(self, fixed: np.ndarray, low: float, high: float) -> np.ndarray:
+        """Newton's step for the strengths that may still move, of limited length.
+
+        Evidence is flat where a strength is very large or very small: a long step would land there and stay.
+        """
+        stuck = (self.logs <= low) & (self.gradient > 0) | (self.logs >= high) & (self.gradient < 0)
+        free, step = np.flatnonzero(~(stuck | fixed)), np.zeros(len(self.logs))
+        step[free] = -np.linalg.solve(self.curvature[np.ix_(free, free)], self.gradient[free])
+        return step * min(1.0, _WINDOW / max(float(np.abs(step).max()), 1e-300))
+
+
+def _curvature(evidence: HubEvidence, hub: np.ndarray, member: np.ndarray, pull: np.ndarray) -> np.ndarray:
+    """Second derivatives in ln h of every group: observed where that is convex, else expected; never next to nothing.
+
+    `member` tells the groups of coefficients, shape (p, groups); `pull` is the hyper-prior's part.
+    """
+    least = _LEAST_CURVATURE * np.eye(len(pull))
+    if evidence.observed is None or evidence.expected is None:
+        # Deviations that are determined by the data, γ_k of n, give f about the curvature γ²/2n.
+        n = len(evidence.coefficients)
+        return member.T @ np.diag(_determined(evidence, hub, n) ** 2 / (2.0 * n)) @ member + pull + least
+    observed = member.T @ evidence.observed @ member + pull
+    lowest = float(np.linalg.eigvalsh(observed)[0])
+    if lowest <= 0:
+        return member.T @ evidence.expected @ member + pull + least
+    return observed if lowest >= _LEAST_CURVATURE else observed + least
+
+
+def _descend(
+    at: Callable[[np.ndarray], _Point], here: _Point, step: np.ndarray, bounds: tuple[float, float]
+) -> _Point | None:
+    """The first of ever shorter steps that lowers f as its slope promises; None where none does."""
+    for _ in range(_HALVINGS):
+        there = at(np.clip(here.logs + step, *bounds))
+        promised = float(here.gradient @ (here.logs - there.logs))
+        if here.value - there.value > max(1e-4 * promised, 0.0):
+            return there
+        step = 0.5 * step
+    return None
+
+
+def _centring(size: int, pulled: np.ndarray | None) -> np.ndarray:
+    """I − 11ᵀ/m among the strengths that are pulled together, zero elsewhere."""
+    among = np.ones(size) if pulled is None else pulled.astype(float)
+    return np.diag(among) - np.outer(among, among) / max(among.sum(), 1.0)
+
+
+def _within_bounds(loss: LeastSquares, hub: np.ndarray) -> np.ndarray:
+    unit = _rows_of_a_task(loss)
+    return np.clip(hub, _LOWEST * unit, _HIGHEST * unit)
+
+
+def _rows_of_a_task(loss: LeastSquares) -> float:
+    return max(float(loss.count.mean()), 1.0)
 
 
 def learn_hub_by_feature(
@@ -129,15 +219,17 @@ def learn_hub_by_feature(
     """
     varying = slopes if varying is None else varying
     common, groups = slopes & ~varying, np.where(slopes, np.where(varying, 0, 2), 1)
-    unit = max(float(loss.count.mean()), 1.0)
-    first = np.where(common, _HIGHEST * unit, 0.1 * unit if start is None else start)
-    chosen = sample_of_tasks(loss, sizes.hub_sample)
-    sample = loss if chosen is None else loss.of_tasks(chosen)
+    first = np.full(len(slopes), 0.1 * _rows_of_a_task(loss)) if start is None else start
+    first = _within_bounds(loss, np.where(common, np.inf, first))
+    sample = _sampled(loss, sizes.hub_sample)
     if varying.sum() < 2:
         best = learn_hub(sample, groups, start=first, held=common)
     else:
-        first = learn_hub(sample, groups, start=first, held=common, nats=_NATS).hub if start is None else first
-        best = _by_shrinkage(sample, varying, common, first)
+        if start is None:
+            near = learn_hub(sample, groups, start=first, held=common, nats=_NATS)
+        else:
+            near = HubStrength(first, hub_evidence(sample, first), 0, False)
+        best = _by_shrinkage(sample, varying, common, near)
     return best if sample is loss else replace(best, evidence=hub_evidence(loss, best.hub))
 
 
@@ -147,27 +239,32 @@ def learn_hub_of_slopes(loss: LeastSquares, varying: np.ndarray, hub: np.ndarray
     The last coefficient is the intercept. Evidence takes intercepts for drawn whatever the features are; where they go
     with the features (a lag carries the level of its series), only rows of the same task tell the slopes.
     """
-    chosen = sample_of_tasks(loss, sizes.hub_sample)
-    sample = loss if chosen is None else loss.of_tasks(chosen)
     start, shrinkage = hub.copy(), _SHRINKAGES[len(_SHRINKAGES) // 2]
-    start[-1] = _LOWEST * max(float(loss.count.mean()), 1.0)
-    groups = np.arange(len(hub))
-    return learn_hub(sample, groups, start=start, shrinkage=shrinkage, pulled=varying, held=~varying, nats=_NATS).hub
+    start[-1] = _LOWEST * _rows_of_a_task(loss)
+    learn = partial(learn_hub, _sampled(loss, sizes.hub_sample), np.arange(len(hub)), start=start, nats=_NATS)
+    return learn(shrinkage=shrinkage, pulled=varying, held=~varying).hub
 
 
-def _by_shrinkage(loss: LeastSquares, varying: np.ndarray, common: np.ndarray, start: np.ndarray) -> HubStrength:
+def _sampled(loss: LeastSquares, most: int) -> LeastSquares:
+    """The loss of so many tasks; all of a device's tasks come back to the host, where second derivatives are known."""
+    chosen = sample_of_tasks(loss, most)
+    if chosen is None:
+        return loss if isinstance(loss, LeastSquares) else loss.of_tasks(np.arange(loss.n_tasks))
+    return loss.of_tasks(chosen)
+
+
+def _by_shrinkage(loss: LeastSquares, varying: np.ndarray, common: np.ndarray, start: HubStrength) -> HubStrength:
     """One strength per coefficient under the hyper-prior of highest evidence."""
-    search = partial(learn_hub, loss, np.arange(len(varying)), pulled=varying, held=common)
+    search = partial(_tuned, loss, np.arange(len(varying)), pulled=varying, held=common)
     lowest, best, chosen, here = np.inf, start, _SHRINKAGES[0], start
     for shrinkage in _SHRINKAGES:
-        found = search(start=here, shrinkage=shrinkage, nats=_NATS)
-        value = found.evidence.value + _strength_cost(loss.n_tasks, found, varying, shrinkage)
-        here = found.hub
+        here = search(here, shrinkage=shrinkage, nats=_NATS)
+        value = here.evidence.value + _strength_cost(loss.n_tasks, here, varying, shrinkage)
         if value < lowest:
-            lowest, best, chosen = value, found.hub, shrinkage
+            lowest, best, chosen = value, here, shrinkage
         elif value > lowest + _PATIENCE:
             break
-    return search(start=best, shrinkage=chosen, nats=1e-3 * _NATS)
+    return search(best, shrinkage=chosen, nats=0.01 * _NATS)
 
 
 def sample_of_tasks(loss: LeastSquares, most: int) -> np.ndarray | None:
@@ -186,17 +283,11 @@ def _determined(evidence: HubEvidence, hub: np.ndarray, n_tasks: int) -> np.ndar
 
 def _strength_cost(n_tasks: int, found: HubStrength, slopes: np.ndarray, shrinkage: float) -> float:
     """What the hyper-prior of the slopes' strengths adds to f, the strengths integrated out."""
-    apart = _apart(np.log(found.hub), slopes)
+    logs = np.log(found.hub[slopes])
+    apart = logs - logs.mean()
     curvature = _determined(found.evidence, found.hub, n_tasks)[slopes] ** 2 / (2.0 * n_tasks)
     occam = np.log(curvature + shrinkage).sum() - (slopes.sum() - 1) * np.log(shrinkage)
     return 0.5 * float(shrinkage * (apart @ apart) + occam)
-
-
-def _apart(logs: np.ndarray, pulled: np.ndarray | None) -> np.ndarray:
-    """Deviations from the mean among the strengths that are pulled together, zero elsewhere."""
-    if pulled is None:
-        return logs - logs.mean()
-    return np.where(pulled, logs - logs[pulled].mean(), 0.0)
 
 
 def group_labels(groups: np.ndarray | None, n_features: int) -> np.ndarray:
