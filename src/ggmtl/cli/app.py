@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -113,7 +114,8 @@ def demo(
     table_files.check_page("--output", output)
     shown = demos.load_demo(what)
     terminal.say(shown.question)
-    model = _fit(shown.frame, shown.data.y, shown.task, candidates=shown.candidates)
+    with _fitting(shown.frame, shown.task):
+        model = ggmtl.GGMTLRegressor(task=shown.task, candidates=shown.candidates).fit(shown.frame, shown.data.y)
     terminal.show_summary(collect.summarize(model))
     _exit_if_interrupted(model)
     with terminal.working("Comparing"):
@@ -158,14 +160,11 @@ def fit(
     columns = replace(columns, exposure=exposure, classes=loss is Loss.binary)
     reading = _reading(decimal, na_values)
     rows = _read(data, columns, drop_missing, reading)
+    known = None if task_table is None else _read_known(task_table, rows, reading)
+    with _fitting(rows.frame, task):
+        model = workflow.fit(rows, loss, known, seed, effects)
     if loss is Loss.squared:
-        known = None if task_table is None else _read_known(task_table, rows, reading)
-        model = _fit(
-            rows.frame, rows.target, task, rows.groups, rows.weights, known, random_state=seed, effects=effects.value
-        )
         _say_classes(rows.target, target)
-    else:
-        model = _fit_outcomes(rows, loss, seed)
     if output is not None:
         # Save before printing: printing fails if the reader of a pipe has gone.
         with terminal.working("Saving the model"):
@@ -213,12 +212,10 @@ def predict(
     known = None if task_table is None else workflow.read_known_again(task_table, fitted, reading)
     if unseen is Unseen.error:
         workflow.check_tasks(fitted, frame, known)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with _notes():
         columns = {"prediction": workflow.predicted(fitted, frame, time, known)}
         if interval is not None:
             columns |= workflow.intervals(fitted, frame, interval, known)
-    _say_warnings(caught)
     workflow.write_predictions(output, data, source, kept, columns)
     _say_dropped(source.table.num_rows - len(kept))
     terminal.say(f"{phrases.count(len(kept), 'prediction')}: {output}")
@@ -338,37 +335,17 @@ def _read_known(path: Path, rows: workflow.Rows, reading: csv_files.Reading) -> 
     return table.features
 
 
-def _fit(
-    frame: pa.Table,
-    target: np.ndarray,
-    task: str,
-    groups: np.ndarray | None = None,
-    weights: np.ndarray | None = None,
-    known: TaskFeatures | None = None,
-    **options: Any,
-) -> ggmtl.GGMTLRegressor:
-    n_tasks = len(frame[task].unique())
-    with warnings.catch_warnings(record=True) as caught, terminal.working(f"Fitting {phrases.count(n_tasks, 'task')}"):
-        warnings.simplefilter("always")
-        model = ggmtl.GGMTLRegressor(task=task, **options)
-        model.fit(frame, target, groups=groups, sample_weight=weights, task_features=known)
-    _say_warnings(caught)
-    return model
+@contextmanager
+def _fitting(frame: pa.Table, task: str) -> Iterator[None]:
+    """Show that a fit is in progress, and its warnings once it is done."""
+    with _notes(), terminal.working(f"Fitting {phrases.count(len(frame[task].unique()), 'task')}"):
+        yield
 
 
 def _exit_if_interrupted(model: ggmtl.GGMTLRegressor | ggmtl.GGMTLClassifier) -> None:
     """After Ctrl-C a fit hands out the best model so far; what called the command must be told all the same."""
     if model.status_ == "interrupted":
         raise typer.Exit(_INTERRUPTED)
-
-
-def _fit_outcomes(rows: workflow.Rows, loss: Loss, seed: int | None) -> ggmtl.GGMTLRegressor | ggmtl.GGMTLClassifier:
-    n_tasks = len(rows.frame[rows.task].unique())
-    with warnings.catch_warnings(record=True) as caught, terminal.working(f"Fitting {phrases.count(n_tasks, 'task')}"):
-        warnings.simplefilter("always")
-        model = workflow.fit_outcomes(rows, loss, seed)
-    _say_warnings(caught)
-    return model
 
 
 def _say_classes(target: np.ndarray, name: str) -> None:
@@ -378,7 +355,12 @@ def _say_classes(target: np.ndarray, name: str) -> None:
         terminal.say(note, "dim")
 
 
-def _say_warnings(caught: list[warnings.WarningMessage]) -> None:
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Turn the warnings of a block into notes, each once."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
     for text in dict.fromkeys(str(entry.message) for entry in caught if issubclass(entry.category, UserWarning)):
         terminal.say(f"Note: {text}", "dim")
 

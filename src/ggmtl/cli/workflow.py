@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-import ggmtl
 from ggmtl.cli.column_kinds import check_column, check_numbers, check_target, is_number
 from ggmtl.cli.csv_files import AS_SHOWN, CsvTable, Reading, read_cells
 from ggmtl.cli.encoding import Encoding
@@ -314,15 +313,15 @@ def check_options(loss: Loss, exposure: str | None, effects: Effects, task_table
         raise InputError(f"--task-table is for --loss squared. Got --loss {loss.value} instead.")
 
 
-def fit_outcomes(rows: Rows, loss: Loss, seed: int | None) -> ggmtl.GGMTLRegressor | ggmtl.GGMTLClassifier:
-    """A fitted model of two labels or of counts."""
-    if loss is Loss.poisson:
-        model = ggmtl.GGMTLRegressor(task=rows.task, loss="poisson", random_state=seed)
-        return model.fit(
-            rows.frame, rows.target, exposure=rows.exposure, groups=rows.groups, sample_weight=rows.weights
-        )
-    classifier = ggmtl.GGMTLClassifier(task=rows.task, random_state=seed)
-    classifier.fit(rows.frame, rows.target, groups=rows.groups, sample_weight=rows.weights)
-    if len(classifier.classes_) > 2:
-        raise InputError(f"--loss binary needs a target of two labels. Got {len(classifier.classes_)} instead.")
-    return classifier
+def fit(
+    rows: Rows, loss: Loss, known: TaskFeatures | None, seed: int | None, effects: Effects
+) -> GGMTLRegressor | GGMTLClassifier:
+    """A fitted model of numbers, two labels or counts."""
+    given = {"groups": rows.groups, "sample_weight": rows.weights}
+    if loss is Loss.binary:
+        classifier = GGMTLClassifier(task=rows.task, random_state=seed).fit(rows.frame, rows.target, **given)
+        if len(classifier.classes_) > 2:
+            raise InputError(f"--loss binary needs a target of two labels. Got {len(classifier.classes_)} instead.")
+        return classifier
+    model = GGMTLRegressor(task=rows.task, loss=loss.value, effects=effects.value, random_state=seed)
+    return model.fit(rows.frame, rows.target, exposure=rows.exposure, task_features=known, **given)
