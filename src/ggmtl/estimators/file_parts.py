@@ -151,7 +151,11 @@ def _is_kind(value: Any, kind: type) -> bool:
 def check_numbers(arrays: Arrays) -> None:
     """Refuse numbers whose squares overflow, and sums of squares that are negative."""
     for name, values in arrays.items():
-        if name not in _ANY_SIZE and values.dtype == np.float64 and not (np.abs(values) < LARGEST_VALUE).all():
+        if name in _ANY_SIZE or values.dtype != np.float64:
+            continue
+        # An infinite strength of the shared model leaves no deviations: one model for all.
+        infinite = np.isposinf(values) if name.endswith("hub") else False
+        if not ((np.abs(values) < LARGEST_VALUE) | infinite).all():
             raise ValueError(f"{name} has an entry that is too large, or none")
         if name.removeprefix("outcome.").split(".")[0] in _SUMS and not (values >= 0).all():
             raise ValueError(f"{name} has an entry that is no sum of squares")
