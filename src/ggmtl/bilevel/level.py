@@ -111,6 +111,8 @@ class Settings:
 
 # What the name of a level of straight lines ends in where there are levels with curves, too.
 STRAIGHT = ", straight"
+# And that of one under the other assumption about noise: a variance for every task where the others have one for all.
+OTHER_NOISE = ", other noise"
 # Fields of a fit with one entry per column, last.
 _BY_COLUMN = ("coupling", "hub", "coefficients")
 
@@ -208,8 +210,8 @@ class GraphFit:
 
     @property
     def kind(self) -> str:
-        """The name without what tells straight lines from curves."""
-        return self.name.removesuffix(STRAIGHT)
+        """The name without what tells straight lines from curves, and one noise from the other."""
+        return self.name.removesuffix(STRAIGHT).removesuffix(OTHER_NOISE)
 
     def on_columns(self, columns: np.ndarray, width: int) -> GraphFit:
         """A fit of some columns as one of `width` columns. Strengths of columns that it does not use are zero."""

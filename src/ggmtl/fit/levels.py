@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from ggmtl.bilevel.algorithm import learn_by_validation
-from ggmtl.bilevel.level import NEGLIGIBLE_RIDGE, GraphFit, Settings, TaskMeans, refit
+from ggmtl.bilevel.level import NEGLIGIBLE_RIDGE, OTHER_NOISE, GraphFit, Settings, TaskMeans, refit
 from ggmtl.design.task_table import KnownTasks
 from ggmtl.evidence.correlated import correlated_models
 from ggmtl.evidence.hub import hub_evidence, ridge_strengths
@@ -25,8 +25,6 @@ from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 
 # Levels of the entropy weight γ, in units of the outer loss per candidate edge.
 ENTROPY_LEVELS = (0.0, 0.03, 0.1, 0.3)
-# The hub under the other assumption about the noise: a variance for every task where the hub has one for all.
-OTHER_HUB = "hub, other noise"
 # The hub whose tasks depart from it in coefficients that go together.
 CORRELATED = "hub, correlated"
 
@@ -48,8 +46,9 @@ def learn_levels(
         return {"independent": independent_level(total, settings)}
     simple = journal.once("simple", lambda: simple_levels(total, settings, start))
     if settings.noise == "per_task" or settings.both_noises:
-        weighed = journal.once("weighed", lambda: weighed_hub(total, settings, simple.get("hub")))
-        simple, precisions = _under_both(simple, weighed, settings)
+        hub = journal.once("weighed", lambda: weighed_hub(total, settings, simple.get("hub")))
+        others = journal.once("others", lambda: _beside_weighed(total, settings, simple, hub))
+        simple, precisions = _under_both(simple, {"hub": hub, **others}, settings)
         if precisions is not None:
             folded, total = folded.weighted(precisions), total.weighted(precisions)
     known, means = settings.known, None
@@ -84,25 +83,24 @@ def learn_levels(
 
 
 def _under_both(
-    simple: dict[str, GraphFit], weighed: GraphFit, settings: Settings
+    simple: Mapping[str, GraphFit], weighed: Mapping[str, GraphFit], settings: Settings
 ) -> tuple[dict[str, GraphFit], np.ndarray | None]:
-    """The simple levels with the hub under the noise of the settings, and under the other where both are levels.
+    """The simple levels under the noise of the settings, and some under the other noise where both are levels.
 
     And the precisions by which rows are weighed, if they are.
     """
-    if not settings.hub:
-        return simple, weighed.precisions if settings.noise == "per_task" else None
     own = settings.noise == "per_task"
-    hub, other = (weighed, simple["hub"]) if own else (simple["hub"], weighed)
-    named = {"hub": hub}
-    if settings.both_noises:
-        named[OTHER_HUB] = replace(other, name=OTHER_HUB)
-    out = {
-        key: value
-        for name, level in simple.items()
-        for key, value in (named if name == "hub" else {name: level}).items()
-    }
-    return out, hub.precisions if own else None
+    if not settings.hub:
+        return dict(simple), weighed["hub"].precisions if own else None
+    out: dict[str, GraphFit] = {}
+    for name, level in simple.items():
+        first, other = level, weighed.get(name)
+        if own and other is not None:
+            first, other = other, level
+        out[name] = first
+        if settings.both_noises and other is not None and name != "hub":
+            out[name + OTHER_NOISE] = replace(other, name=name + OTHER_NOISE)
+    return out, weighed["hub"].precisions if own else None
 
 
 def _by_evidence(
@@ -271,6 +269,22 @@ def weighed_hub(loss: LeastSquares, settings: Settings, hub: GraphFit | None) ->
         return hub
     weighed = hub_level(loss.weighted(precisions), settings, near=hub.hub)
     return replace(_alike(weighed, settings), precisions=precisions)
+
+
+def _beside_weighed(
+    loss: LeastSquares, settings: Settings, simple: Mapping[str, GraphFit], hub: GraphFit
+) -> dict[str, GraphFit]:
+    """The levels that vary the hub, from rows weighed as for `hub`; those of `simple` where all rows count alike."""
+    found = {name: level for name, level in simple.items() if name in _VARIANTS}
+    if hub.precisions is None:
+        return found
+    rows = loss.weighted(hub.precisions)
+    again = {name: _alike(_VARIANTS[name](rows, settings, hub.hub), settings) for name in found}
+    return {name: replace(level, precisions=hub.precisions) for name, level in again.items()}
+
+
+# Levels that vary the hub, by their names.
+_VARIANTS = {"intercepts": intercept_level, CORRELATED: correlated_level}
 
 
 def _without_edges(

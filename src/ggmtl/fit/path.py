@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from ggmtl.bilevel.level import GraphFit, Settings
+from ggmtl.bilevel.level import OTHER_NOISE, GraphFit, Settings
 from ggmtl.evidence.search import with_accurate_models
 from ggmtl.evidence.task_noise import task_precisions
 from ggmtl.fit.family import Family, blended, by_name, choose, last_graph
@@ -27,7 +27,7 @@ from ggmtl.fit.held_out import (
     score_levels,
     squared_errors,
 )
-from ggmtl.fit.levels import OTHER_HUB, learn_levels, learn_pooled, simple_levels, weighed_hub, with_graphs
+from ggmtl.fit.levels import learn_levels, learn_pooled, simple_levels, weighed_hub, with_graphs
 from ggmtl.fit.straight import learn_lines_and_curves
 from ggmtl.runtime.journal import Journal
 from ggmtl.runtime.sizes import SIZES, Sizes
@@ -193,8 +193,8 @@ def _without_repetitions(
     def repeats(name: str, fit: GraphFit) -> bool:
         if fit.kind == "graph":
             return not len(fit.edges)
-        hub = levels.get(name.replace(OTHER_HUB, "hub"))
-        return fit.kind == OTHER_HUB and fit.precisions is None and hub is not None and hub.precisions is None
+        first = levels.get(name.replace(OTHER_NOISE, ""))
+        return OTHER_NOISE in name and fit.precisions is None and first is not None and first.precisions is None
 
     keep = [k for k, (name, fit) in enumerate(levels.items()) if not repeats(name, fit)]
     fits = list(levels.values())

@@ -316,7 +316,7 @@ def follow_alone(
     rows, known = loss.of_tasks(together), among(fit, together)
     again = {"pooled": pooled_level, "independent": independent_level}.get(fit.kind)
     if fit.kind == CORRELATED:
-        solved = correlated_level(rows, settings, fit.hub)
+        solved = correlated_level(known.weighed(rows), settings, fit.hub)
     else:
         solved = refit(known, rows, settings) if again is None else again(rows, settings)
     known = replace(known, coefficients=solved.coefficients)

@@ -14,11 +14,11 @@ import numpy as np
 from scipy.stats import t
 from sklearn.base import clone
 
-from ggmtl.bilevel.level import GraphFit
+from ggmtl.bilevel.level import OTHER_NOISE, GraphFit
 from ggmtl.errors import InputError
 from ggmtl.fit.family import Family
 from ggmtl.fit.held_out import FoldErrors, cross_validate
-from ggmtl.fit.levels import CORRELATED, OTHER_HUB, pooled_level, simple_levels
+from ggmtl.fit.levels import CORRELATED, pooled_level, simple_levels
 from ggmtl.fit.state import state_of
 from ggmtl.inspection.differences import unlike_others
 from ggmtl.inspection.summary.phrases import listing, one_line
@@ -37,7 +37,6 @@ _CLEAR, _OUTLYING = 2.0, 3.5
 _WORDS = {
     "pooled": "one model for all tasks",
     "hub": "a shared model with own deviations",
-    OTHER_HUB: "a shared model with own deviations",
     CORRELATED: "a shared model with own deviations",
     "described": "a shared model by task features, with own deviations",
     "intercepts": "partly shared slopes with an intercept for every task",
@@ -355,7 +354,8 @@ def _hurt(errors: FoldErrors, level: int, reference: int) -> np.ndarray:
 def _verdict(
     names: tuple[str, ...], chosen: int, reference: int, graphs: list[int], gain: Gain, over_alone: Gain, alone: int
 ) -> str:
-    simple = f"against the best simple model ({_WORDS[names[reference]]})"
+    name = names[reference].replace(OTHER_NOISE, "")
+    simple = f"against the best simple model ({_WORDS[name]})"
     if chosen in graphs and gain.low > 0:
         return f"The graph lowers the error by {_percent(gain)} {simple}."
     if chosen in graphs and gain.high < 0:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ggmtl.bilevel.level import STRAIGHT
+from ggmtl.bilevel.level import OTHER_NOISE, STRAIGHT
 from ggmtl.fit.family import Family
 from ggmtl.fit.held_out import FoldErrors
-from ggmtl.fit.levels import CORRELATED, OTHER_HUB
+from ggmtl.fit.levels import CORRELATED
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inspection.summary.phrases import count, interval, percent
 
@@ -19,7 +19,6 @@ LEVEL_PLACES: dict[str, float] = {
     "pooled": -5.0,
     "intercepts": -4.0,
     "hub": -3.0,
-    OTHER_HUB: -2.0,
     CORRELATED: -1.0,
     "described": -0.5,
     "independent": 1e18,
@@ -28,7 +27,6 @@ LEVEL_PLACES: dict[str, float] = {
 LEVEL_NAMES = {
     "pooled": "one model for all",
     "hub": "shared model + own deviations",
-    OTHER_HUB: "shared model + own deviations, other noise",
     CORRELATED: "shared model + correlated deviations",
     "described": "shared model by task features + own deviations",
     "intercepts": "separate intercepts + partly shared slopes",
@@ -41,13 +39,17 @@ LEVEL_NAMES = {
 KINDS = {
     "pooled": "one model for all",
     "hub": "shared model + own deviations",
-    OTHER_HUB: "shared model + own deviations",
     CORRELATED: "shared model + own deviations",
     "described": "shared model by task features + own deviations",
     "intercepts": "separate intercepts + partly shared slopes",
     "graph": "linked tasks",
     "independent": "separate models",
 }
+# Levels under the other noise stand after those under the chosen one; files of earlier versions have the hub, too.
+for _name in ("intercepts", "hub", CORRELATED):
+    LEVEL_PLACES[_name + OTHER_NOISE] = LEVEL_PLACES[_name] + 0.25
+    LEVEL_NAMES[_name + OTHER_NOISE] = f"{LEVEL_NAMES[_name]}, other noise"
+    KINDS[_name + OTHER_NOISE] = KINDS[_name]
 # Levels of straight lines stand before those with curves, where there are both.
 LEVEL_PLACES |= {f"{name}{STRAIGHT}": place - 10.0 for name, place in LEVEL_PLACES.items()}
 LEVEL_PLACES[f"independent{STRAIGHT}"] = 1e9
