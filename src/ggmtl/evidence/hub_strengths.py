@@ -20,6 +20,8 @@ from ggmtl.statistics.least_squares import LeastSquares
 # Strengths are sought between these multiples of the mean number of rows of a task: beyond them, in scaled
 # units, a coefficient is free, or common to all tasks, to working accuracy.
 _LOWEST, _HIGHEST = 1e-6, 1e6
+# Strength of intercepts that are as good as free, in the same units: one much weaker leaves rounding in the evidence.
+_FREE = 1e-4
 # Largest strength beside edges, in the same units.
 _STRONGEST = 1e3
 # Tuning of the strengths of a given graph ends at steps that change f by this share, or slopes of so many nats.
@@ -240,7 +242,7 @@ def learn_hub_of_slopes(loss: LeastSquares, varying: np.ndarray, hub: np.ndarray
     with the features (a lag carries the level of its series), only rows of the same task tell the slopes.
     """
     start, shrinkage = hub.copy(), _SHRINKAGES[len(_SHRINKAGES) // 2]
-    start[-1] = _LOWEST * _rows_of_a_task(loss)
+    start[-1] = _FREE * _rows_of_a_task(loss)
     learn = partial(learn_hub, _sampled(loss, sizes.hub_sample), np.arange(len(hub)), start=start, nats=_NATS)
     return learn(shrinkage=shrinkage, pulled=varying, held=~varying).hub
 
