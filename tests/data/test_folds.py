@@ -197,6 +197,18 @@ def test_equal_rows_are_spread_over_the_folds_where_x_comes_with_several_y():
                 assert cell.sum() < 4 or len(set(folds[cell])) > 1
 
 
+def test_pairs_of_equal_answers_are_held_out_as_pairs_of_unequal_ones_are():
+    """Two answers of a person to each of six questions: a pair that agrees is no copy of a row."""
+    rng = np.random.default_rng(0)
+    tasks, x = np.repeat(np.arange(200), 12), np.tile(np.repeat(np.arange(6.0), 2), 200)
+    y = (rng.random(len(x)) < np.repeat(rng.beta(0.7, 0.7, 200), 12)).astype(float)
+    age = rng.normal(size=200)[tasks]
+    first, second = deal_folds(TaskData(np.column_stack([x, age]), y, tasks), 5).reshape(-1, 2).T
+    agree = y[::2] == y[1::2]
+    assert abs((first == second)[agree].mean() - (first == second)[~agree].mean()) < 0.1
+    assert (first == second).mean() < 0.25
+
+
 def test_which_equal_row_is_held_out_is_left_to_chance():
     # Copies dealt out in turn would make every training part the image of what it is tested on.
     data = make_yes_or_no(rows=1000, n=1)

@@ -5,7 +5,7 @@ import pytest
 
 from ggmtl.bilevel.level import Settings
 from ggmtl.evidence.hub import hub_evidence
-from ggmtl.evidence.laplace import LaplaceLoss, common_model, hub_mode
+from ggmtl.evidence.laplace import LaplaceLoss, common_model, hub_mode, predicting_models
 from ggmtl.fit.outcome_levels import (
     graph_mode,
     hub_level,
@@ -13,7 +13,9 @@ from ggmtl.fit.outcome_levels import (
     null_model,
     pooled_level,
     separate_level,
+    separate_mode,
 )
+from ggmtl.fit.outcomes import moderated
 from ggmtl.fit.predictor_average import (
     HeldOutRows,
     average_weights,
@@ -44,9 +46,14 @@ def test_levels_are_at_their_optimum(name):
     """The gradient of loss and penalty is zero."""
     rows, loss = make_rows(name)
     pooled = pooled_level(rows, loss, SLOPES)
-    hub = hub_level(rows, loss, SETTINGS, pooled)[0].fit
-    centred = hub.coefficients - common_model(hub.coefficients, hub.hub, pooled.ridge)
-    np.testing.assert_allclose(rows.gradient(loss, hub.coefficients) + hub.hub * centred, 0.0, atol=1e-3)
+    level, mode = hub_level(rows, loss, SETTINGS, pooled)
+    hub, models = level.fit.hub, mode.coefficients
+    centred = models - common_model(models, hub, pooled.ridge)
+    np.testing.assert_allclose(rows.gradient(loss, models) + hub * centred, 0.0, atol=1e-3)
+    if name == "logistic":  # The models of a level of classes are posterior means; those of counts are the optimum.
+        assert np.abs(level.fit.coefficients).mean() > np.abs(models).mean()
+        return
+    np.testing.assert_array_equal(level.fit.coefficients, models)
     alone = separate_level(rows, loss, SLOPES)
     pull = np.where(SLOPES, alone.ridge * alone.fit.coefficients, 0.0)
     gradient = rows.gradient(loss, alone.fit.coefficients)
@@ -65,10 +72,30 @@ def test_common_slopes_and_intercepts_drawn_to_their_mean_by_the_evidence(name):
     laplace = LaplaceLoss(rows, loss, models, 1.0, pooled.ridge)
     slope = hub_evidence(laplace, level.fit.hub).gradient[2] * level.fit.hub[2]
     assert abs(slope) < 1e-2
+    if name == "logistic":
+        return
     gradient = rows.gradient(loss, models)
     np.testing.assert_allclose(gradient[:, 2] + level.fit.hub[2] * (models - models.mean(axis=0))[:, 2], 0, atol=1e-3)
     pull = pooled.ridge * models.mean(axis=0)
     np.testing.assert_allclose((gradient.sum(axis=0) + pull)[SLOPES], 0.0, atol=1e-2)
+
+
+@pytest.mark.parametrize("events", [0, 1, 4, 9])
+def test_probabilities_are_those_of_the_posterior(events):
+    """One coefficient, so that its posterior can be summed on a grid."""
+    n_rows, ridge, centre, loss = 9, np.array([0.3]), np.array([-0.5]), LOSSES["logistic"]
+    target = (np.arange(n_rows) < events).astype(float)
+    rows, _ = sorted_rows(np.ones((n_rows, 1)), target, np.zeros(n_rows, dtype=int), 1)
+    mode = separate_mode(rows, loss, np.zeros((1, 1)), ridge, centre)
+    block = 1.0 / (mode.sums.gram[0] + ridge)
+    models = predicting_models(rows, loss, mode.coefficients, block[None], lambda c: c @ block)
+    grid = np.linspace(-15, 15, 4001)
+    log_density = -sum(loss.value(grid, y) for y in target) - 0.5 * ridge[0] * (grid - centre) ** 2
+    density = np.exp(log_density - log_density.max())
+    exact_mean, exact = (float(values @ density / density.sum()) for values in (grid, loss.mean(grid)))
+    assert abs(models[0, 0] - exact_mean) < 0.4 * abs(mode.coefficients[0, 0] - exact_mean)
+    ours, at_mode = (loss.mean(moderated(loss, w[0, 0], block[0, 0])) for w in (models, mode.coefficients))
+    assert abs(ours - exact) < 0.5 * abs(at_mode - exact)
 
 
 def test_tasks_that_are_alike_are_pooled_by_the_evidence():

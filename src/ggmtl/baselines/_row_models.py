@@ -128,8 +128,8 @@ def _ridge_models(
     if ridge is not None:
         return ridge, next(iter(fit_path(rows, [ridge]))), None
     if not _scored(given):
-        level = separate_level(rows, loss, slopes)
-        return float(level.ridge[0]), level.fit.coefficients, None
+        learned = float(separate_level(rows, loss, slopes).ridge[0])
+        return learned, next(iter(fit_path(rows, [learned]))), None
     best, error = select_on_rows(rows, loss, given, [_unit(rows) * value for value in _RIDGES], fit_path)
     return float(best), next(iter(fit_path(rows, [best]))), error
 

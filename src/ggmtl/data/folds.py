@@ -15,6 +15,8 @@ from ggmtl.errors import ParameterError
 _STEPS = 2.0**16
 # Decimal places to which columns are compared.
 _DIGITS = 6
+# Share of the repeated x that must come with several y for equal rows to be different observations.
+_DISCRETE = 0.01
 
 
 def deal_folds(data: TaskData, n_folds: int, seed: int = 0) -> np.ndarray:
@@ -23,9 +25,9 @@ def deal_folds(data: TaskData, n_folds: int, seed: int = 0) -> np.ndarray:
     The rows of a task are ordered by a hash of (seed, row) and dealt out in turn, starting at a fold that the
     hashes choose. Neither the order of rows or columns, nor labels, nor units matter.
 
-    Copies of a row share a fold if x never comes with another y in the task: then they are one row of a larger
-    weight. Where x comes with several y the data are discrete, and equal rows are different observations. Each is
-    dealt out on its own. Kept together, all rows of one (x, y) would be predicted from rows with other y only.
+    Copies of a row share a fold: they are one row of a larger weight. Where repeated x come with several y within a
+    task the data are discrete, and equal rows are different observations. Each is dealt out on its own, those whose x
+    has one y, too. Kept together, all rows of one (x, y) would be predicted from rows with other y only.
 
     With ``data.groups`` whole groups are dealt out: within each task where every group belongs to one task, over all
     tasks otherwise. Groups of equal rows are treated like equal rows.
@@ -94,6 +96,8 @@ def _shuffle(data: TaskData, seed: int) -> tuple[np.ndarray, np.ndarray]:
     features, keys = _hash_rows(columns, data.sample_weight, seed)
     decks = data.task_index
     varied = _comes_with_several_targets(decks, features, keys)
+    if _are_observations(decks, features, varied):
+        varied = np.ones_like(varied)
     # Rows of one key may differ in their weights or beyond the rounding. Their order must not matter.
     weight = [] if data.sample_weight is None else [data.sample_weight]
     marks = _hash_bits([*columns, *weight], len(data))[1]
@@ -115,6 +119,14 @@ def _comes_with_several_targets(decks: np.ndarray, features: np.ndarray, keys: n
     varied = np.empty(len(keys), dtype=bool)
     varied[order] = (np.bincount(number, weights=other_y) > 0)[number]
     return varied
+
+
+def _are_observations(decks: np.ndarray, features: np.ndarray, varied: np.ndarray) -> bool:
+    """Whether equal rows are different observations rather than copies, as repeated x with several y show."""
+    order = np.lexsort((features, decks))
+    first = np.flatnonzero(_changes(decks[order], features[order]))
+    repeated = np.diff(np.append(first, len(order))) > 1
+    return bool(repeated.any() and varied[order][first][repeated].mean() >= _DISCRETE)
 
 
 def _separated(decks: np.ndarray, keys: np.ndarray, marks: np.ndarray, varied: np.ndarray) -> np.ndarray:

@@ -12,13 +12,14 @@ Tasks of one class have no finite model of their own, so no level leaves an inte
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from ggmtl.bilevel.level import GraphFit, Settings
 from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.hub_strengths import learn_hub_by_feature, minimize_logs
-from ggmtl.evidence.laplace import LaplaceLoss, hub_covariance, hub_mode
+from ggmtl.evidence.laplace import LaplaceLoss, beside_hub, hub_covariance, hub_mode, predicting_models
 from ggmtl.evidence.search import learn_by_evidence
 from ggmtl.fit.levels import covariance_root
 from ggmtl.graph.candidates import CandidateEdges, search_for
@@ -109,14 +110,21 @@ def hub_level(
     first, models, _ = _strengths_of_working_sums(rows, loss, settings, pooled, dispersion)
     laplace = LaplaceLoss(rows, loss, models, dispersion, pooled.ridge)
     learned = learn_hub_by_feature(laplace, settings.slopes, first, settings.sizes)  # pyright: ignore[reportArgumentType]
-    mode = hub_mode(laplace, learned.hub)
     status = "converged" if learned.converged else "flat"
-    value = learned.evidence.value
-    fit = _without_edges("hub", learned.hub, mode.coefficients, value)
-    fit = replace(fit, iterations=learned.iterations, status=status, history=(value,))
-    blocks, _, spread = hub_covariance(mode.sums.gram, learned.hub, _RIDGE, pooled.ridge)
-    new_task = dispersion * (spread + np.diag(1.0 / learned.hub))
-    return OutcomeLevel(fit, dispersion * blocks, new_task, np.zeros(rows.n_features)), mode
+    level, mode = _hub_at(laplace, "hub", learned.hub, learned.evidence.value)
+    fit = replace(level.fit, iterations=learned.iterations, status=status, history=(learned.evidence.value,))
+    return replace(level, fit=fit), mode
+
+
+def _hub_at(laplace: LaplaceLoss, name: str, hub: np.ndarray, value: float) -> tuple[OutcomeLevel, Mode]:
+    """The level of a hub of these strengths, and its optimum."""
+    mode, dispersion = hub_mode(laplace, hub), laplace.noise
+    blocks, inverse, spread = hub_covariance(mode.sums.gram, hub, _RIDGE, laplace.common_ridge)
+    solve = partial(beside_hub, hub=hub, inverse=inverse, spread=spread)
+    models = predicting_models(laplace.rows, laplace.loss, mode.coefficients, blocks, solve)
+    new_task = dispersion * (spread + np.diag(1.0 / hub))
+    fit = _without_edges(name, hub, models, value)
+    return OutcomeLevel(fit, dispersion * blocks, new_task, np.zeros(len(hub))), mode
 
 
 def intercept_level(
@@ -136,11 +144,7 @@ def intercept_level(
     first = np.log(strength[column])
     found = minimize_logs(objective, first, (np.log(_WEAKEST), np.log(_STRONGEST)), max_iter=30, ftol=1e-8)
     value, _ = objective(found.x)
-    mode = hub_mode(laplace, strength)
-    blocks, _, spread = hub_covariance(mode.sums.gram, strength, _RIDGE, pooled.ridge)
-    fit = _without_edges("intercepts", strength, mode.coefficients, value)
-    new_task = dispersion * (spread + np.diag(1.0 / strength))
-    return OutcomeLevel(fit, dispersion * blocks, new_task, np.zeros(rows.n_features))
+    return _hub_at(laplace, "intercepts", strength, value)[0]
 
 
 def learned_dispersion(rows: TaskRows, loss: RowLoss, settings: Settings, pooled: OutcomeLevel) -> float:
@@ -178,8 +182,20 @@ def graph_level(
     if not found.supported or not (found.edge_values > 0).any():
         return None
     mode = graph_mode(rows, loss, found, hub.coefficients, mode.sums.noise or 1.0)
-    fit = replace(found, coefficients=mode.coefficients)
-    return OutcomeLevel(fit, *_covariance_beside_edges(fit, mode.sums), np.zeros(rows.n_features))
+    covariance, new_task = _covariance_beside_edges(replace(found, coefficients=mode.coefficients), mode.sums)
+
+    def solve(right: np.ndarray) -> np.ndarray:
+        return prepare(_beside_edges(found, mode.sums)).solve(right, tol=1e-6).require(1e-3).value
+
+    models = predicting_models(rows, loss, mode.coefficients, covariance, solve)
+    return OutcomeLevel(replace(found, coefficients=models), covariance, new_task, np.zeros(rows.n_features))
+
+
+def _beside_edges(fit: GraphFit, sums: LeastSquares) -> TaskSystem:
+    present = fit.edge_values > 0
+    return TaskSystem(
+        sums.gram, fit.edges[present], fit.edge_values[present], fit.coupling, fit.hub, np.asarray(_RIDGE)
+    )
 
 
 def graph_mode(rows: TaskRows, loss: RowLoss, fit: GraphFit, start: np.ndarray, dispersion: float) -> Mode:
@@ -188,8 +204,7 @@ def graph_mode(rows: TaskRows, loss: RowLoss, fit: GraphFit, start: np.ndarray, 
     edges, values = fit.edges[present], fit.edge_values[present]
 
     def solve(sums: LeastSquares) -> np.ndarray:
-        system = TaskSystem(sums.gram, edges, values, fit.coupling, fit.hub, np.asarray(_RIDGE))
-        return prepare(system).solve(sums.moment, tol=1e-9).require(1e-6).value
+        return prepare(_beside_edges(fit, sums)).solve(sums.moment, tol=1e-9).require(1e-6).value
 
     def penalty(models: np.ndarray) -> float:
         apart = models[edges[:, 0]] - models[edges[:, 1]]
@@ -238,7 +253,8 @@ def separate_level(rows: TaskRows, loss: RowLoss, slopes: np.ndarray, dispersion
         inverse = np.linalg.inv(mode.sums.gram + np.diag(ridge))
         if np.abs(np.log(ridge / before)).max() < _RIDGE_SETTLED:
             break
-    fit = _without_edges("independent", np.zeros(p), mode.coefficients)
+    models = predicting_models(rows, loss, mode.coefficients, inverse, lambda c: np.einsum("npq,nq->np", inverse, c))
+    fit = _without_edges("independent", np.zeros(p), models)
     new_task = dispersion * np.diag(np.where(ridge > 10 * _BARELY, 1.0 / ridge, 0.0))
     return OutcomeLevel(fit, dispersion * inverse, new_task, ridge)
 

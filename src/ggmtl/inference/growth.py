@@ -15,6 +15,7 @@ import numpy as np
 from ggmtl.bilevel.level import GraphFit, Settings
 from ggmtl.data.labels import join_labels, locate_tasks
 from ggmtl.data.task_features import TaskFeatures
+from ggmtl.evidence.laplace import predicting_models
 from ggmtl.fit.family import Family
 from ggmtl.fit.outcome_levels import OutcomeLevel, separate_mode
 from ggmtl.fit.state import FittedState, outcome_of
@@ -215,7 +216,8 @@ def _attached(
         ridge = np.maximum(fit.hub, dispersion / variance)
     mode = separate_mode(rows, loss, centre[None], ridge, centre, dispersion)
     covariance = dispersion * np.linalg.inv(mode.sums.gram[0] + np.diag(ridge))
-    found = AttachedTask(mode.coefficients[0], nobody, 0.0, fit.coupling, covariance)
+    models = predicting_models(rows, loss, mode.coefficients, covariance[None], lambda c: c @ covariance)
+    found = AttachedTask(models[0], nobody, 0.0, fit.coupling, covariance)
     if not linked or not len(rows.task):
         return found
     known = replace(fit, coefficients=fit.coefficients[fitted])
