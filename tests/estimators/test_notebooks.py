@@ -14,7 +14,7 @@ from ggmtl.baselines import PooledRegressor
 from ggmtl.datasets import make_clusters
 from ggmtl.errors import InputTypeError, ParameterError
 from ggmtl.inspection.summary.collect import summarize
-from ggmtl.inspection.summary.notebook import notebook_html
+from ggmtl.inspection.summary.words import notebook_html
 
 
 @pytest.fixture(scope="module")

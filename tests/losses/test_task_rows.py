@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression, PoissonRegressor
 
-from ggmtl.losses.newton import newton
 from ggmtl.losses.rowwise import LOSSES
-from ggmtl.losses.task_rows import sorted_rows
+from ggmtl.losses.task_rows import newton, sorted_rows
 
 
 def make_rows(name, seed=0, n_tasks=5, n_rows=60, p=3, offset=True, weight=True):

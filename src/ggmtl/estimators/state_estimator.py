@@ -27,8 +27,7 @@ from ggmtl.inference.growth import with_rows
 from ggmtl.inference.uncertainty import effect_of, evidence_of, noise_ratios, posterior, task_noise
 from ggmtl.inference.unseen import known_of, unseen_models, with_unseen
 from ggmtl.inspection.summary.collect import summarize
-from ggmtl.inspection.summary.notebook import notebook_html
-from ggmtl.inspection.summary.words import describe
+from ggmtl.inspection.summary.words import describe, notebook_html
 from ggmtl.kernels import one_blas_thread
 from ggmtl.statistics.task_statistics import TaskStatistics
 

@@ -23,9 +23,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ggmtl.evidence.hub import HubEvidence, hub_evidence, information, task_inverses
-from ggmtl.losses.newton import Mode, newton
 from ggmtl.losses.rowwise import RowLoss
-from ggmtl.losses.task_rows import TaskRows
+from ggmtl.losses.task_rows import Mode, TaskRows, newton
 from ggmtl.statistics.least_squares import LeastSquares
 
 

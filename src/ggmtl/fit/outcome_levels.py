@@ -23,9 +23,8 @@ from ggmtl.evidence.laplace import LaplaceLoss, beside_hub, hub_covariance, hub_
 from ggmtl.evidence.search import learn_by_evidence
 from ggmtl.fit.levels import covariance_root
 from ggmtl.graph.candidates import CandidateEdges, search_for
-from ggmtl.losses.newton import Mode, newton
 from ggmtl.losses.rowwise import RowLoss
-from ggmtl.losses.task_rows import TaskRows
+from ggmtl.losses.task_rows import Mode, TaskRows, newton
 from ggmtl.solve.solvers import prepare
 from ggmtl.solve.system import TaskSystem
 from ggmtl.statistics.least_squares import LeastSquares

@@ -1,14 +1,17 @@
-"""Rows of all tasks in memory, sorted by task, and their working sums.
+"""Rows of all tasks in memory, sorted by task, their working sums, and Newton's method.
 
 With weights ω, W = ωℓ'' and z = (η − offset) − ℓ'/ℓ'' at the models V,
 
     G = XᵀWX ,   m = XᵀWz = XᵀW(η − offset) − Xᵀωℓ' ,   t = zᵀWz :
 
-½(wᵀGw − 2mᵀw + t) has the gradient and the curvature of Σωℓ at V, and is a sum of squares.
+½(wᵀGw − 2mᵀw + t) has the gradient and the curvature of Σωℓ at V, and is a sum of squares. Each step of Newton's method
+for Σωℓ + a quadratic penalty is one least-squares problem on these sums. A step that does not lower the objective is
+halved. The objective is convex, so the method converges.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -118,3 +121,67 @@ def sorted_rows(
     offset = np.zeros(len(target)) if offset is None else offset
     weight = np.ones(len(target)) if weight is None else weight
     return TaskRows(design[order], target[order], offset[order], weight[order], task[order], n_tasks), order
+
+
+# Newton's steps at the most, and halvings of a step.
+_STEPS, _HALVINGS = 50, 30
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Where Σωℓ + penalty is least: the models, the working sums there, Σωℓ, and whether the steps arrived."""
+
+    coefficients: np.ndarray
+    sums: LeastSquares
+    loss: float
+    steps: int
+    converged: bool
+
+
+def newton(
+    rows: TaskRows,
+    loss: RowLoss,
+    start: np.ndarray,
+    solve: Callable[[LeastSquares], np.ndarray],
+    penalty: Callable[[np.ndarray], float],
+    *,
+    noise: float | None = 1.0,
+    tol: float = 1e-9,
+    max_steps: int = _STEPS,
+) -> Mode:
+    """Minimise Σωℓ(V) + penalty(V).
+
+    Parameters
+    ----------
+    rows, loss
+        The rows and their loss.
+    start : array of shape (n, p)
+        Models to start from.
+    solve : callable
+        Models that minimise the quadratic of working sums plus the penalty.
+    penalty : callable
+        Value of the penalty at models.
+    noise : float or None
+        Dispersion that the working sums carry.
+    tol : float
+        Steps end where one lowers the objective by less than this share.
+    """
+    here = start
+    value = rows.value(loss, here)
+    objective = value + penalty(here)
+    for step in range(1, max_steps + 1):
+        change = solve(rows.working_sums(loss, here, noise)) - here
+        for _ in range(_HALVINGS):
+            candidate = here + change
+            value_there = rows.value(loss, candidate)
+            there = value_there + penalty(candidate)
+            if there <= objective + 1e-12 * abs(objective):
+                break
+            change = 0.5 * change
+        else:
+            return Mode(here, rows.working_sums(loss, here, noise), value, step, True)
+        gained = objective - there
+        here, value, objective = candidate, value_there, there
+        if gained <= tol * (1.0 + abs(objective)):
+            return Mode(here, rows.working_sums(loss, here, noise), value, step, True)
+    return Mode(here, rows.working_sums(loss, here, noise), value, max_steps, False)
