@@ -157,9 +157,26 @@ def test_gain_of_a_task_is_over_separate_models_and_shrunk_to_that_of_all(summar
 
 def test_tasks_with_hardly_any_held_out_row_are_not_ranked():
     squared, count = np.ones((2, 3, 2)), np.array([[2.0, 1.0], [2.0, 1.0], [2.0, 1.0]])
-    gains = task_gains(FoldErrors(squared, count), 0, 1)
+    gains, _ = task_gains(FoldErrors(squared, count), 0, 1)
     assert gains[0] == 0.0
     assert np.isnan(gains[1])
+
+
+def test_standard_errors_of_gains_are_the_spread_of_gains_over_tasks_that_are_alike():
+    rng = np.random.default_rng(0)
+    count, n = np.full((10, 600), 10.0), 600
+    theirs = rng.chisquare(10, size=(10, n))
+    ours = 0.5 * theirs + 0.4 * rng.chisquare(10, size=(10, n))
+    gains, doubt = task_gains(FoldErrors(np.stack([ours, theirs]), count), 0, 1)
+    assert doubt.mean() == pytest.approx(gains.std(), rel=0.1)
+    assert np.isnan(task_gains(FoldErrors(np.stack([ours, theirs])[:, :2], count[:2]), 0, 1)[1]).all()
+
+
+def test_standard_errors_of_the_page_are_those_of_the_coefficients(model):
+    table = model.coefficients()
+    shown = summarize(model, with_standard_errors=True)["standard_errors"]
+    np.testing.assert_allclose(np.ravel(shown), table["standard_error"])
+    assert summarize(IndependentRegressor().fit(*_rows()[:2], tasks=_rows()[2]), True)["standard_errors"] is None
 
 
 def test_fingerprint_is_that_of_the_data(model, summary):

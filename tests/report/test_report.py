@@ -482,7 +482,7 @@ def test_equal_weights_have_no_slider(browser, model, tmp_path):
 @pytest.fixture
 def supported_tab(browser, model, tmp_path):
     path = tmp_path / "supported.html"
-    path.write_text(render_report(_with_support(summarize(model))), encoding="utf-8")
+    path.write_text(render_report(_with_support(summarize(model, with_standard_errors=True))), encoding="utf-8")
     tab = browser.new_page(viewport={"width": 1300, "height": 1000}, accept_downloads=True)
     tab.goto(path.as_uri())
     tab.wait_for_selector("body[data-ready]")
@@ -520,6 +520,13 @@ def test_a_chosen_row_brings_the_graph_into_view(supported_tab):
     assert supported_tab.evaluate("document.querySelector('#graph').getBoundingClientRect().top") < 200
 
 
+def test_coefficients_and_gains_stand_with_their_standard_errors(supported_tab):
+    cells = supported_tab.locator("#table tbody tr").first.locator("td").all_text_contents()
+    assert sum("±" in cell for cell in cells) == 5
+    supported_tab.locator("#table tbody tr").nth(2).click()
+    assert "± s.e." in supported_tab.text_content("#panel")
+
+
 def _download(tab, name):
     with tab.expect_download() as caught:
         tab.locator("#saves").get_by_role("button", name=name).click()
@@ -528,10 +535,12 @@ def _download(tab, name):
 
 def test_tables_and_picture_are_saved_without_a_network(supported_tab, model):
     rows = list(csv.reader(_download(supported_tab, "Coefficients").split("\r\n")[:-1]))
-    assert rows[0] == ["task", "rows", "price", "<b>size</b>", "a\u2028b", "intercept"]
+    names = ["price", "<b>size</b>", "a\u2028b", "intercept"]
+    assert rows[0] == ["task", "rows", *names, *[f"{name} (standard error)" for name in names]]
     assert [row[0] for row in rows[1:]] == [str(task) for task in model.tasks_]
     values = np.array([row[2:] for row in rows[1:]], dtype=float)
-    np.testing.assert_allclose(values, np.column_stack([model.coef_, model.intercept_]), rtol=1e-5)
+    np.testing.assert_allclose(values[:, :4], np.column_stack([model.coef_, model.intercept_]), rtol=1e-5)
+    np.testing.assert_allclose(values[:, 4:].ravel(), model.coefficients()["standard_error"], rtol=1e-5)
     links = list(csv.reader(_download(supported_tab, "Links").split("\r\n")[:-1]))
     assert links[0] == ["task", "other_task", "weight", "support"]
     assert [row[3] for row in links[1:]] == ["1", "1", "0.8", "0.2"]

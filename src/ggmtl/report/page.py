@@ -68,7 +68,9 @@ def write_report(model: Any, path: str | Path, title: str | None = None) -> Path
     ...     write_report(model, Path(folder) / "report.html").name
     'report.html'
     """
-    write_whole(path, render_report(summarize(model), title).encode("utf-8", errors="replace"))
+    write_whole(
+        path, render_report(summarize(model, with_standard_errors=True), title).encode("utf-8", errors="replace")
+    )
     return Path(path)
 
 

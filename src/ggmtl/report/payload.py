@@ -16,7 +16,7 @@ _DIGITS = 6
 def page_data(summary: dict[str, Any]) -> dict[str, Any]:
     """The summary without what the script can work out, with the words that it shows and numbers cut to six digits."""
     placing = place_tasks(summary)
-    kept = ("features", "tasks", "sharing", "n_tasks", "target", "curves")
+    kept = ("features", "tasks", "standard_errors", "sharing", "n_tasks", "target", "curves")
     against = summary["gain_against"]
     return _short(
         {

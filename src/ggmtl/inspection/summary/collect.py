@@ -15,7 +15,7 @@ from ggmtl.bilevel.level import STRAIGHT
 from ggmtl.fit.held_out import FoldErrors, reported_graph
 from ggmtl.graph.candidates import Coordinates
 from ggmtl.graph.task_graph import TaskGraph, name_shape
-from ggmtl.inference.uncertainty import noise_ratios
+from ggmtl.inference.uncertainty import noise_ratios, standard_errors
 from ggmtl.inspection.differences import shares_of
 from ggmtl.inspection.summary.coefficients import (
     coefficients_of,
@@ -29,19 +29,21 @@ from ggmtl.inspection.summary.phrases import fingerprint_of, plain, versions
 from ggmtl.inspection.summary.verdict import AVERAGE, LEVEL_PLACES, average_verdict, best_simple, verdict_of
 from ggmtl.losses.rowwise import LOSSES
 
-# Above so many numbers, the differences along edges are left to the reader of the coefficients.
+# Above so many numbers, differences along edges and standard errors are left to the reader of the coefficients.
 _MAX_DIFFERENCES = 200_000
 # Held-out rows from which a task's gain is told, and rows by which it is shrunk towards the gain of all.
 _FEWEST_ROWS, _PRIOR_ROWS = 5.0, 10.0
 
 
-def summarize(model: Any) -> dict[str, Any]:
+def summarize(model: Any, with_standard_errors: bool = False) -> dict[str, Any]:
     """Everything worth knowing about a fitted model, as lists, dicts, text and numbers.
 
     Parameters
     ----------
     model : fitted regressor of this package
         What a method does not have (a path, errors without leaks, a hub) is None or empty.
+    with_standard_errors : bool
+        Whether to add those of all coefficients, which takes the posterior of all models.
 
     Returns
     -------
@@ -68,6 +70,7 @@ def summarize(model: Any) -> dict[str, Any]:
         "target": target_of(model),
         "blend": dict(getattr(model, "blend_", None) or {}),
         "tasks": _tasks(model, graph, clusters, rows, errors, levels, chosen),
+        "standard_errors": _standard_errors(model) if with_standard_errors else None,
         "gain_against": None if against is None or errors is None else levels[against]["name"],
         "graph": _graph(model, graph, clusters),
         "path": {"levels": levels, "chosen": chosen, "criterion": getattr(model, "criterion_", None)},
@@ -246,10 +249,10 @@ def _level_graph(graph: TaskGraph | None) -> dict[str, Any]:
 def _tasks(model, graph, clusters, rows, errors, levels, chosen) -> list[dict[str, Any]]:
     coefficients = coefficients_of(model)
     per_task = _task_errors(model, errors)
-    gain = np.full(len(coefficients), np.nan)
+    gain = doubt = np.full(len(coefficients), np.nan)
     reference = _reference_level(levels, errors, chosen)
     if errors is not None and chosen is not None and reference is not None:
-        gain = task_gains(errors, chosen, reference)
+        gain, doubt = task_gains(errors, chosen, reference)
     links = np.bincount(graph.edges.ravel(), minlength=graph.n_tasks)
     strength = graph.degrees()
     more = task_outcomes(model) or [{}] * len(coefficients)
@@ -263,6 +266,7 @@ def _tasks(model, graph, clusters, rows, errors, levels, chosen) -> list[dict[st
             "degree": float(strength[i]),
             "errors": None if per_task is None else plain(per_task[:, i]),
             "gain": plain(gain[i]),
+            "gain_error": plain(doubt[i]),
             **more[i],
         }
         for i, label in enumerate(model.tasks_.tolist())
@@ -280,20 +284,42 @@ def _reference_level(levels: list[dict[str, Any]], errors: FoldErrors | None, ch
     )
 
 
-def task_gains(errors: FoldErrors, level: int, reference: int) -> np.ndarray:
-    """By what share the error of every task is lower than that of a reference level, shape (n,).
+def task_gains(errors: FoldErrors, level: int, reference: int) -> tuple[np.ndarray, np.ndarray]:
+    """By what share the error of every task is lower than that of a reference level, and its standard error.
 
     The ratio of squared errors is shrunk towards that of all tasks: few held-out rows tell little. NaN where a task has
-    too few of them to be ranked.
+    too few of them to be ranked. The standard error is that of a ratio of sums over folds, shrunk as much; NaN with
+    fewer than three folds.
     """
     rows = errors.count.sum(axis=0)
     ours, theirs = errors.squared[level].sum(axis=0), errors.squared[reference].sum(axis=0)
     total = float(theirs.sum())
     if not total > 0:
-        return np.full(len(rows), np.nan)
+        return np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    folds = (errors.count > 0).sum(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = (rows * ours / theirs + _PRIOR_ROWS * float(ours.sum()) / total) / (rows + _PRIOR_ROWS)
-    return np.where((rows >= _FEWEST_ROWS) & (theirs > 0), errors.measure.gain(ratio), np.nan)
+        own = ours / theirs
+        ratio = (rows * own + _PRIOR_ROWS * float(ours.sum()) / total) / (rows + _PRIOR_ROWS)
+        left = errors.squared[level] - own * errors.squared[reference]
+        spread = np.sqrt((left**2).sum(axis=0) * folds / np.where(folds > 2, folds - 1, np.nan)) / theirs
+        spread *= rows / (rows + _PRIOR_ROWS)
+        gain = errors.measure.gain(ratio)
+        doubt = 0.5 * (errors.measure.gain(np.maximum(ratio - spread, 0.0)) - errors.measure.gain(ratio + spread))
+    is_ranked = (rows >= _FEWEST_ROWS) & (theirs > 0)
+    return np.where(is_ranked, gain, np.nan), np.where(is_ranked, doubt, np.nan)
+
+
+def _standard_errors(model: Any) -> list[list[float]] | None:
+    """Standard errors of all coefficients, the intercept last; None for methods that have none."""
+    state = getattr(model, "state_", None)
+    coefficients = coefficients_of(model)
+    if state is None or coefficients.size > _MAX_DIFFERENCES:
+        return None
+    try:
+        return plain(standard_errors(state)[:, : coefficients.shape[1]])
+    except InputError:
+        # A file of an earlier version may lack them.
+        return None
 
 
 def _graph(model: Any, graph: TaskGraph, clusters: np.ndarray) -> dict[str, Any]:

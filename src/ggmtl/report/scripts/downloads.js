@@ -7,11 +7,14 @@ const save = (text, type, name) => {
 };
 const cellText = (value) => { const text = value === null || value === undefined ? "" : String(value); return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text; };
 const csvOf = (rows) => rows.map((row) => `${row.map(cellText).join(",")}\r\n`).join("");
-const coefficientRows = () => [["task", "rows", ...features], ...tasks.map((task) => [task.label, task.rows, ...task.coefficients])];
+const coefficientRows = () => {
+  const errors = data.standard_errors, heads = errors ? features.map((name) => `${name} (standard error)`) : [];
+  return [["task", "rows", ...features, ...heads], ...tasks.map((task, i) => [task.label, task.rows, ...task.coefficients, ...(errors ? errors[i] : [])])];
+};
 const linkRows = () => [["task", "other_task", "weight", "support"], ...stop().edges.map(([i, j, weight, support]) => [tasks[i].label, tasks[j].label, weight, support])];
 const outcomeHead = data.target ? ["rate", "observed", "expected", "observed_over_expected", "low", "high"] : [];
 const outcomeCells = (task) => (data.target ? [task.rate, task.observed, task.expected, ...task.ratio] : []);
-const errorRows = () => [["task", "rows", ...levels.map((level) => level.title), "gain", ...outcomeHead], ...tasks.map((task) => [task.label, task.rows, ...levels.map((_, k) => task.errors?.[k]), task.gain, ...outcomeCells(task)])];
+const errorRows = () => [["task", "rows", ...levels.map((level) => level.title), "gain", "gain_standard_error", ...outcomeHead], ...tasks.map((task) => [task.label, task.rows, ...levels.map((_, k) => task.errors?.[k]), task.gain, task.gain_error, ...outcomeCells(task)])];
 
 // The few calls that the drawing makes of a canvas, kept as SVG.
 const svgPen = (wide, tall) => {

@@ -163,7 +163,7 @@ const showTip = (text, x, y) => {
 const taskTip = (i) => {
   const task = tasks[i], lines = [task.label, links(neighbours[i].length)];
   if (task.rows !== null) lines[1] += ` · ${count(task.rows, "row")}`;
-  if (task.gain !== null) lines.push(`gain ${percent(task.gain)}`);
+  if (task.gain !== null) lines.push(`gain ${gainText(i)}`);
   if (state.colour !== "gain" && state.colour !== "cluster") { const k = Number(state.colour); lines.push(`${names[k]} ${fixed(values[k][i], sizes[k])}`); }
   return lines.join("\n");
 };

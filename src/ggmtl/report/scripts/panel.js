@@ -34,14 +34,14 @@ const clusterButton = (c, size, largest) => {
   button.append(element("span", { class: "about" }, `${namesOf(members)}${traits ? ` · ${traits}` : ""}`));
   return button;
 };
-const gainList = (list) => listOf(list.map((i) => lineButton(i, Math.abs(tasks[i].gain) / gainBound, percent(tasks[i].gain), () => selectTask(i))), list.length, "more");
+const gainList = (list) => listOf(list.map((i) => lineButton(i, Math.abs(tasks[i].gain) / gainBound, gainText(i), () => selectTask(i))), list.length, "more");
 const gainParts = () => {
   const bound = percent(gainBound).slice(1), unranked = n - gains.length;
   const sorted = tasks.map((_, i) => i).filter((i) => tasks[i].gain !== null).sort((a, b) => tasks[b].gain - tasks[a].gain);
   const shown = Math.min(6, Math.ceil(sorted.length / 2));
   return [
     ...scaleOf(`${data.error[0].toUpperCase()}${data.error.slice(1)} of each task against ${data.gain_against || "the best simple model"}`, `${bound} worse`, `${bound} better`),
-    element("p", { class: "quiet" }, `Gains are shrunk towards the gain of all tasks, because few held-out rows tell little.${unranked ? ` ${count(unranked, "task")} with too few held-out rows: not ranked, drawn as rings.` : ""}`),
+    element("p", { class: "quiet" }, `Gains are shrunk towards the gain of all tasks, because few held-out rows tell little. ± is one standard error.${unranked ? ` ${count(unranked, "task")} with too few held-out rows: not ranked, drawn as rings.` : ""}`),
     element("h4", {}, "Tasks that gain most"), gainList(sorted.slice(0, shown)), element("h4", {}, "Tasks that gain least"), gainList(sorted.slice(shown).slice(-6).reverse()),
   ];
 };
@@ -78,13 +78,13 @@ const taskPanel = (i) => {
   const task = tasks[i], facts = [];
   if (task.rows !== null) facts.push(count(task.rows, "row"));
   facts.push(sizesNow[stop().clusters[i]] > 1 ? `cluster ${stop().clusters[i] + 1}` : "in no cluster");
-  if (task.gain !== null) facts.push(`gain ${percent(task.gain)}`);
+  if (task.gain !== null) facts.push(`gain ${gainText(i)}`);
   const parts = [element("h3", { class: "name" }, task.label), element("p", {}, facts.join(" · "))];
   if (data.target) parts.push(element("p", {}, outcomeWords(task)));
   const far = featureOrder((k) => Math.abs(values[k][i] - common[k]) / sizes[k]);
   if (neighbours[i].length) parts.push(element("h4", {}, `Linked to ${count(neighbours[i].length, "task")}${ranking === SUPPORT ? " (share of folds)" : ""}`), listOf(neighbours[i].map(([j, edge]) => edgeButton(j, edge)), 10, "more"));
   else parts.push(element("p", {}, shownEdges.length ? "Linked to no other task in this graph: its model follows the shared model and its own rows." : "No links in this graph."));
-  parts.push(element("h4", {}, "Model, largest differences first"), tableOf(["", "here", "shared"], far.slice(0, 14).map((k) => [names[k], fixed(values[k][i], sizes[k]), fixed(common[k], sizes[k])])));
+  parts.push(element("h4", {}, "Model, largest differences first"), tableOf(["", "here", "± s.e.", "shared"], far.slice(0, 14).map((k) => [names[k], fixed(values[k][i], sizes[k]), names[k] === features[k] && errorOf(i, k) !== null ? fixed(errorOf(i, k), sizes[k]) : "", fixed(common[k], sizes[k])])));
   if (task.errors) parts.push(element("h4", {}, `Held-out ${data.error} of this task`), tableOf(["", data.error], levels.map((level, k) => [level.title + (level.chosen ? " ✓" : ""), number(task.errors[k])])));
   return parts;
 };

@@ -7,7 +7,7 @@ const isLinked = stops.some((entry) => entry.chosen && entry.edges.length > 0);
 if (isLinked) columns.push({ name: "Cluster", get: (i) => stop().clusters[i] + 1, swatch: true }, { name: "Links", get: (i) => neighbours[i].length, show: (v) => String(v) });
 if (tasks.some((task) => task.errors) && chosenLevel !== null) columns.push({ name: data.error[0].toUpperCase() + data.error.slice(1), get: (i) => tasks[i].errors?.[chosenLevel] ?? null, show: (v) => fixed(v, (levels[chosenLevel].error || 1) / 30) });
 if (data.target) columns.push({ name: data.target.classes ? `Share of ${cut(data.target.classes[1], 14)}` : "Rate", get: (i) => tasks[i].rate, show: (v) => rateText(v) }, { name: "Observed / expected", get: (i) => tasks[i].ratio[0], show: (v) => number(v) });
-if (gains.length) columns.push({ name: "Gain", get: (i) => tasks[i].gain, show: percent, gain: true });
+if (gains.length) columns.push({ name: "Gain", get: (i) => tasks[i].gain, show: (v, i) => gainText(i), gain: true });
 features.forEach((name, k) => columns.push({ name, get: (i) => tasks[i].coefficients[k], show: (v) => fixed(v, tableSizes[k]), feature: k }));
 const table = { sort: 0, down: false, limit: 100 };
 const head = document.querySelector("#table thead"), body = document.querySelector("#table tbody");
@@ -24,10 +24,13 @@ const cellOf = (spec, i) => {
     return cell;
   }
   cell.textContent = spec.show ? spec.show(value, i) : value;
+  const doubt = spec.feature === undefined ? null : errorOf(i, spec.feature);
+  if (doubt !== null) cell.append(element("span", { class: "doubt" }, ` ± ${fixed(doubt, tableSizes[spec.feature])}`));
   if (spec === columns[0]) cell.title = value;
   if (spec.gain && value !== null && !isZero(value)) cell.className = value > 0 ? "gain-up" : "gain-down";
   if (spec.feature !== undefined && tableSpreads[spec.feature] > 0) {
-    const z = (value - sharing[spec.feature].common) / tableSpreads[spec.feature], strength = Math.min(Math.abs(z) / 3, 1) * 34;
+    // A spread far below the standard error is none to look at.
+    const z = (value - sharing[spec.feature].common) / Math.max(tableSpreads[spec.feature], doubt ?? 0), strength = Math.min(Math.abs(z) / 3, 1) * 34;
     if (strength > 3) cell.style.background = `color-mix(in srgb, var(${z > 0 ? "--bad" : "--good"}) ${strength.toFixed(0)}%, transparent)`;
   }
   return cell;

@@ -38,6 +38,9 @@ const fixed = (value, step) => {
 };
 const isZero = (share) => Math.abs(share) < 0.0005;
 const percent = (share) => (share === null ? "–" : isZero(share) ? "0.0 %" : minus(`${share > 0 ? "+" : ""}${(100 * share).toFixed(Math.abs(share) < 0.0995 ? 1 : 0)} %`));
+// Standard error of a coefficient, and a gain with its own; null and nothing where they are not known.
+const errorOf = (i, k) => data.standard_errors?.[i][k] ?? null;
+const gainText = (i) => `${percent(tasks[i].gain)}${tasks[i].gain !== null && tasks[i].gain_error !== null ? ` ± ${Math.max(1, Math.round(100 * tasks[i].gain_error))}` : ""}`;
 const count = (value, word) => `${value.toLocaleString("en")} ${word}${value === 1 ? "" : "s"}`;
 const links = (value) => (value ? count(value, "link") : "no links");
 const cut = (text, most = 26) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
