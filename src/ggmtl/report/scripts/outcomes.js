@@ -7,7 +7,7 @@ const outcomeWords = (task) => {
 };
 
 // Round values for the ends of a scale: powers of ten and their halves and fifths.
-const ticksOf = (low, high, log) => {
+const roundValues = (low, high, log) => {
   if (log) {
     const list = [];
     for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) for (const part of [1, 2, 5]) list.push(part * 10 ** power);
@@ -29,7 +29,7 @@ const drawReliability = () => {
   const place = (value) => (log ? (Math.log(Math.max(value, low)) - Math.log(low)) / (Math.log(high) - Math.log(low)) : value / high);
   const x = (value) => left + (W - left - right) * place(value), y = (value) => H - bottom - (H - top - bottom) * place(value);
   const svg = drawn("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "Predicted and observed" });
-  for (const value of ticksOf(log ? low : 0, high, log)) {
+  for (const value of roundValues(log ? low : 0, high, log)) {
     const text = isClass ? `${number(100 * value)} %` : number(value);
     svg.append(drawn("line", { class: "grid", x1: left, x2: W - right, y1: y(value), y2: y(value) }), drawn("text", { class: "tick", x: left - 6, y: y(value) + 4, "text-anchor": "end" }, text), drawn("text", { class: "tick", x: x(value), y: H - bottom + 16, "text-anchor": "middle" }, text));
   }
@@ -54,7 +54,7 @@ const drawBalance = () => {
   const inside = (value) => Math.min(Math.max(value, low), high);
   const y = (value) => H - bottom - (H - top - bottom) * (Math.log(inside(value)) - Math.log(low)) / (Math.log(high) - Math.log(low)), step = (W - left - right) / list.length;
   const svg = drawn("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "Observed over expected of every task" });
-  for (const value of ticksOf(low, high, true)) svg.append(drawn("line", { class: "grid", x1: left, x2: W - right, y1: y(value), y2: y(value) }), drawn("text", { class: "tick", x: left - 6, y: y(value) + 4, "text-anchor": "end" }, number(value)));
+  for (const value of roundValues(low, high, true)) svg.append(drawn("line", { class: "grid", x1: left, x2: W - right, y1: y(value), y2: y(value) }), drawn("text", { class: "tick", x: left - 6, y: y(value) + 4, "text-anchor": "end" }, number(value)));
   svg.append(drawn("line", { class: "base", x1: left, x2: W - right, y1: y(1), y2: y(1) }));
   list.forEach((i, k) => {
     const [ratio, least, most] = tasks[i].ratio, at = left + step * (k + 0.5), apart = least > 1 || most < 1;
