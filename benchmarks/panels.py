@@ -30,9 +30,9 @@ from threadpoolctl import threadpool_limits
 
 from ggmtl import GGMTLRegressor
 from ggmtl.baselines import HubRegressor, PooledRegressor
+from ggmtl.data.curves import Curves
 from ggmtl.data.task_data import TaskData
 from ggmtl.datasets import split_rows
-from ggmtl.design.curves import Curves
 from ggmtl.inspection import pooled_rmse, task_rmse
 from ggmtl.reproduce.methods import PEERS, ShellMethod
 

@@ -140,3 +140,13 @@ def test_a_worker_killed_in_the_middle_changes_nothing(tmp_path, monkeypatch):
     assert len(made) > len(set(made)) == 16
     whole = pd.concat([make_frame(rows=100, seed=k) for k in range(16)]).drop(columns="kind")
     assert_same(statistics, TaskStatistics.from_frame(whole, **COLUMNS))
+
+
+@pytest.mark.parametrize("n_partitions", [1, 7])
+def test_curves_are_placed_by_all_partitions(frame, n_partitions):
+    numbers = frame.drop(columns="kind")
+    ddf = dd.from_pandas(numbers, npartitions=n_partitions)
+    here = TaskStatistics.from_dask(ddf, **COLUMNS, folds=3, curves="auto")
+    there = TaskStatistics.from_frame(numbers, **COLUMNS, curves="auto")
+    assert_same(here, there)
+    assert_same(TaskStatistics.from_dask(ddf, **COLUMNS, curves=there.curves), there)

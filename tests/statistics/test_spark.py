@@ -108,6 +108,13 @@ def test_folds_and_categories_are_those_of_a_stream(table, frame):
         assert_same(there.fold(k), here.fold(k))
 
 
+def test_curves_are_placed_by_all_partitions(table, frame):
+    here = TaskStatistics.from_frame(frame.drop(columns="kind"), **COLUMNS, curves="auto")
+    there = TaskStatistics.from_spark(table.drop("kind"), **COLUMNS, curves="auto")
+    assert_same(there, here)
+    assert there.curves.n_columns == here.curves.n_columns > 0
+
+
 def test_wrong_input_is_refused_before_a_job_starts(table, frame):
     with pytest.raises(InputError, match=r"has no column 'shp'. Did you mean 'shop'"):
         TaskStatistics.from_spark(table, task="shp", target="sales")

@@ -1,11 +1,17 @@
 """Statistics of rows that are read batch by batch."""
 
 import logging
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
+from ggmtl import GGMTLRegressor
+from ggmtl.baselines import HubRegressor
+from ggmtl.data import curves as curves_module
+from ggmtl.data.curves import Curves, DistinctValues
 from ggmtl.data.folds import hash_folds
 from ggmtl.errors import InputError, InputTypeError, ParameterError
 from ggmtl.statistics import accumulator as builder_module
@@ -521,3 +527,89 @@ def test_progress_is_logged_and_told(frame, tmp_path, caplog, monkeypatch):
     assert told[0].source.endswith("part-0.parquet")
     assert "997 rows of 13 tasks read" in caplog.text
     assert "rows/s" in caplog.text
+
+
+# ---------------------------------------------------------------------- curves
+
+
+def curved_rows():
+    rng = np.random.default_rng(0)
+    rows = 900
+    return pd.DataFrame(
+        {
+            "shop": np.array([f"shop {k}" for k in range(9)])[rng.integers(9, size=rows)],
+            "price": rng.gamma(2.0, 3.0, size=rows),
+            "holiday": rng.integers(2, size=rows).astype(float),
+            "visitors": rng.integers(0, 40, size=rows).astype(float),
+            "times": rng.integers(0, 3, size=rows).astype(float),
+        }
+    ).assign(sales=lambda t: np.sin(t["price"] / 3) + 0.01 * t["visitors"] ** 2 + 0.1 * rng.normal(size=rows))
+
+
+def test_a_stream_with_curves_gives_the_model_of_rows_in_memory(tmp_path):
+    frame = curved_rows()
+    weighed = {**COLUMNS, "sample_weight": "times"}
+    frame.iloc[:400].to_parquet(tmp_path / "1.parquet")
+    frame.iloc[400:].to_parquet(tmp_path / "2.parquet")
+    read = TaskStatistics.from_parquet(tmp_path, **weighed, curves="auto", batch_rows=70)
+    assert_same(read, TaskStatistics.from_frame(frame, **weighed, curves="auto"))
+    streamed = GGMTLRegressor(effects="smooth", validation=None).fit_statistics(read)
+    model = GGMTLRegressor(effects="smooth", validation=None, task="shop").fit(
+        frame[["shop", "price", "holiday", "visitors"]], frame["sales"], sample_weight=frame["times"]
+    )
+    X = frame[["price", "holiday", "visitors"]]
+    ours, theirs = streamed.predict(X, tasks=frame["shop"]), model.predict(frame.drop(columns=["sales", "times"]))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(streamed.effect("price")["effect"], model.effect("price")["effect"], atol=1e-8)
+    # Straight lines need nothing of the curves.
+    plain = TaskStatistics.from_parquet(tmp_path, **weighed)
+    assert_same(read.without_curves(), plain)
+    for estimator in (GGMTLRegressor(validation=None), HubRegressor(validation=None)):
+        lines = [clone(estimator).fit_statistics(statistics).coef_ for statistics in (read, plain)]
+        np.testing.assert_allclose(*lines, rtol=1e-8, atol=1e-10)
+
+
+def test_folds_do_not_depend_on_curves_and_statistics_of_the_same_curves_add_up():
+    frame = curved_rows()
+    table = pa.Table.from_pandas(frame.drop(columns="times"))
+    whole = TaskStatistics.from_arrow_stream(table, **COLUMNS, folds=4, curves="auto")
+    plain = TaskStatistics.from_arrow_stream(table, **COLUMNS, folds=4)
+    for k in range(4):
+        assert_same(whole.fold(k).without_curves(), plain.fold(k))
+    # The rest of the rows, and a reader that can be read once, take the knots as given.
+    first = TaskStatistics.from_arrow_stream(table.slice(0, 500), **COLUMNS, folds=4, curves=whole.curves)
+    rest = TaskStatistics.from_arrow_stream(
+        table.slice(500).to_reader(), **COLUMNS, folds=4, curves=whole.curves, batch_rows=64
+    )
+    assert_same(first + rest, whole)
+    assert_same((whole - rest).take(np.arange(9)), first)
+    assert GGMTLRegressor(effects="auto").fit_statistics(first + rest).validation_error_ < 0.3
+    other = TaskStatistics.from_arrow_stream(table.slice(500), **COLUMNS, folds=4, curves="auto")
+    for one in (other, replace(first, curves=None)):
+        with pytest.raises(InputError, match="different curves"):
+            first + one
+    with pytest.raises(InputError, match="RecordBatchReader cannot"):
+        TaskStatistics.from_arrow_stream(table.to_reader(), **COLUMNS, curves="auto")
+    with pytest.raises(InputError, match="more features than the 1"):
+        TaskStatistics.from_arrow_stream(table, **COLUMNS, features=["price"], curves=whole.curves)
+    with pytest.raises(ParameterError, match="curves must be"):
+        TaskStatistics.from_arrow_stream(table, **COLUMNS, curves="knots")
+
+
+def test_very_many_distinct_values_are_joined_and_the_curve_hardly_moves(monkeypatch):
+    rng = np.random.default_rng(0)
+    x = rng.gamma(2.0, 3.0, size=(20_000, 1))
+    exact = Curves.of_rows(x)
+    monkeypatch.setattr(curves_module, "_MOST_DISTINCT", 600)
+    counted = DistinctValues(1)
+    for part in np.split(x, 40):
+        counted.add(part.T)
+    values, weight = counted.found[0]
+    assert len(values) <= 600
+    assert weight.sum() == pytest.approx(20_000.0)
+    assert (values @ weight) / 20_000 == pytest.approx(x.mean())
+    joined = Curves.of_values(counted)
+    np.testing.assert_array_equal(joined.knots[:, [0, -1]], exact.knots[:, [0, -1]])
+    np.testing.assert_allclose(joined.knots, exact.knots, rtol=0.02)
+    gap = joined.columns(x) - exact.columns(x)
+    assert np.sqrt((gap**2).mean(axis=0)).max() < 0.05

@@ -9,6 +9,7 @@ labels and the fold of every row. No other room judges what users pass in.
 ``frames``           tables of any data-frame library, and tables in the user's own kind
 ``labels``           task labels: compared exactly, sorted, found again
 ``folds``            ``validation=`` → the fold of every row, whatever the order of rows or the names of tasks
+``curves``           features → columns of cubic splines beside their straight lines
 ``task_features``    what is known about the tasks: one row per task
 ``task_data``        the record of rows, and the form in which they were given
 ===================  =======================================================================

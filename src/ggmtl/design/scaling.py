@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ggmtl.design.curves import Curves
+from ggmtl.data.curves import Curves
 from ggmtl.errors import InputError
 from ggmtl.statistics.least_squares import LeastSquares, least_squares, sum_over_tasks
 from ggmtl.statistics.task_statistics import TaskStatistics
@@ -25,7 +25,7 @@ class Scaling:
 
     Models are fitted to z = ((x − center)/scale, 1) and (y − target_center)/target_scale. The columns are the features,
     and after them those of their curves. In the units of the data a model is its mean slopes, an intercept, and the
-    coefficients of what bends (see :mod:`ggmtl.design.curves`).
+    coefficients of what bends (see :mod:`ggmtl.data.curves`).
     """
 
     center: np.ndarray

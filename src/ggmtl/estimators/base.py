@@ -16,11 +16,11 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
+from ggmtl.data.curves import Curves
 from ggmtl.data.folds import deal_rows, group_labels, seed_of
 from ggmtl.data.labels import locate_tasks, unknown_tasks_message, unseen_message
 from ggmtl.data.reading import read_prediction, read_training
 from ggmtl.data.task_data import InputForm, TaskData
-from ggmtl.design.curves import Curves
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError, SingularSystemError, UnseenTaskWarning, check_choice, warn_user
 from ggmtl.fit.curve_gain import CurveTrial
@@ -132,7 +132,7 @@ class TaskEstimator(BaseEstimator):
 
         Statistics without folds leave nothing to validate on: strengths are then chosen by evidence.
         """
-        return self._fit(self._checked(statistics), InputForm())
+        return self._fit(self._checked(statistics).without_curves(), InputForm())
 
     @staticmethod
     def _checked(statistics: Any) -> TaskStatistics:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ggmtl.bilevel.level import TaskMeans
+from ggmtl.data.curves import Curves
 from ggmtl.data.task_features import TaskFeatures
-from ggmtl.design.curves import Curves
 from ggmtl.design.task_table import Category, KnownTasks, Number, Surface, Term
 from ggmtl.estimators.file_format import decode, encode, round_mantissa
 from ggmtl.fit.family import Family

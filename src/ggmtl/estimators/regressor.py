@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ggmtl.data.curves import Curves
 from ggmtl.data.task_data import TaskData
 from ggmtl.data.task_features import TaskFeatures
-from ggmtl.design.curves import Curves
 from ggmtl.errors import GGMTLError, InputError, ModelFileError, ParameterError, check_choice
 from ggmtl.estimators.base import LearnedModels, all_or_nothing
 from ggmtl.estimators.classifier import GGMTLClassifier
@@ -341,14 +341,17 @@ class GGMTLRegressor(IntervalRegressor):
         """Fit from sufficient statistics, without rows.
 
         Statistics without folds leave nothing to validate on: strengths are then chosen by evidence. `task_features`
-        is as in ``fit``. Statistics hold sums of the features as they are, so effects can only be straight lines.
+        is as in ``fit``. Effects that bend need the sums of curves, which are collected with ``curves="auto"``.
         """
         if self.loss != "squared":
             refuse(self, "fit_statistics")
-        if self.effects != "linear":
+        statistics = self._checked(statistics)
+        if self.effects == "linear":
+            statistics = statistics.without_curves()
+        elif statistics.curves is None:
             raise InputError(
-                f"effects={self.effects!r} needs the rows: statistics hold no sums of the columns of curves. "
-                'Use fit, or effects="linear".'
+                f"effects={self.effects!r} needs the sums of curves, which these statistics do not have. Collect them "
+                'with curves="auto" (as in TaskStatistics.from_parquet), use fit, or use effects="linear".'
             )
         return super().fit_statistics(statistics, task_features=task_features)
 

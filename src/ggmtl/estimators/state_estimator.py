@@ -264,7 +264,8 @@ class StateRegressor(TaskRegressor, StateEstimator):
         Statistics without folds leave nothing to validate on: strengths are then chosen by evidence. `task_features`
         is as in ``fit``.
         """
-        return self._fit(self._checked(statistics), InputForm(), **self._read_known(task_features))
+        curves, plain = self._checked(statistics).curves, replace(statistics, curves=None)
+        return self._fit(plain, InputForm(), curves, **self._read_known(task_features))
 
     def _read_known(self, task_features: Any) -> dict[str, Any]:
         return {} if task_features is None else {"task_features": read_task_features(task_features, self.task)}

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.stats import norm
 
 from ggmtl.bilevel.level import GraphFit
+from ggmtl.data.curves import N_COLUMNS, Curves
 from ggmtl.data.task_data import TaskData
-from ggmtl.design.curves import N_COLUMNS, Curves
 from ggmtl.design.scaling import Scaling
 from ggmtl.evidence.hub import hub_evidence
 from ggmtl.fit.held_out import FoldErrors

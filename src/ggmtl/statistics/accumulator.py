@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ggmtl.data.curves import Curves
 from ggmtl.data.folds import check_fold_number, hash_folds, share_of_repetitions
 from ggmtl.data.labels import join_labels, numbers_in_text
 from ggmtl.data.reading import check_range
@@ -44,6 +45,8 @@ class StatisticsBuilder:
         Rows of the buffer; by default as many as fill 32 MB.
     numbers_in_text : bool
         Whether labels come as text that may be whole numbers, as from a CSV file.
+    curves : Curves, optional
+        Columns of curves that are appended to the features of every row. Folds do not depend on them.
 
     Examples
     --------
@@ -60,12 +63,15 @@ class StatisticsBuilder:
         folds: int | None = None,
         batch_rows: int | None = None,
         numbers_in_text: bool = False,
+        curves: Curves | None = None,
     ):
         if folds is not None:
             check_fold_number(folds)
         if batch_rows is not None and batch_rows < 1:
             raise ParameterError(f"batch_rows must be at least 1. Got {batch_rows} instead.")
-        self.feature_names = tuple(feature_names)
+        names = tuple(feature_names)
+        self._n_given, self._curves = len(names), curves
+        self.feature_names = names if curves is None else names + curves.names(names)
         self.n_folds = folds
         self._numbers_in_text = numbers_in_text
         width = len(self.feature_names) + 2
@@ -113,8 +119,10 @@ class StatisticsBuilder:
         sample_weight: np.ndarray | None = None,
     ) -> None:
         """Add rows whose tasks are ``labels[codes]``, the labels being distinct."""
-        if len(columns) != len(self.feature_names):
-            raise InputError(f"columns must be the {len(self.feature_names)} features. Got {len(columns)} instead.")
+        if len(columns) != self._n_given:
+            raise InputError(f"columns must be the {self._n_given} features. Got {len(columns)} instead.")
+        if self._curves is not None:
+            columns = [*columns, *self._curves.columns(np.column_stack(columns)).T]
         task = self._positions(labels)[codes]
         first = 0
         while first < len(target):
@@ -167,14 +175,14 @@ class StatisticsBuilder:
     def _flush(self) -> None:
         """Add the cross products of the waiting rows to those of their tasks."""
         rows, weight = self._rows[: self._filled], None if self._weight is None else self._weight[: self._filled]
-        values = np.delete(np.arange(rows.shape[1]), -2)
+        values, given = np.delete(np.arange(rows.shape[1]), -2), np.append(np.arange(self._n_given), rows.shape[1] - 1)
         n_folds = self.n_folds or 1
         segment = self._task[: self._filled] * n_folds
         if self.n_folds:
-            segment += hash_folds((rows[:, k].copy() for k in values), len(rows), n_folds)
+            segment += hash_folds((rows[:, k].copy() for k in given), len(rows), n_folds)
             if self._origin is None:
                 first = slice(_SEARCHED_ROWS)
-                self.repeated = share_of_repetitions(self._task[: self._filled][first], rows[first, values].T.copy())
+                self.repeated = share_of_repetitions(self._task[: self._filled][first], rows[first, given].T.copy())
         origin = np.average(rows, axis=0, weights=weight)[values] if self._origin is None else self._origin
         self._origin = origin
         rows[:, :-2] -= origin[:-1]
@@ -236,8 +244,9 @@ class StatisticsBuilder:
         order = np.argsort(names, kind="stable")
         cross, origin = _permuted(self._cross, order), self._origin
         self._start()
+        cross = cross.transpose(1, 0, 2, 3)
         return TaskStatistics(
-            cross.transpose(1, 0, 2, 3), origin, names[order], self.feature_names, self.n_folds is not None
+            cross, origin, names[order], self.feature_names, self.n_folds is not None, curves=self._curves
         )
 
     def _check_range(self) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from ggmtl.data.curves import Curves
 from ggmtl.data.folds import deal_folds
 from ggmtl.data.frames import as_frame
 from ggmtl.data.labels import join_labels, locate_tasks
@@ -48,11 +49,20 @@ class TaskStatistics(StreamReaders):
     task_names: np.ndarray
     feature_names: tuple[str, ...]
     has_folds: bool = False
+    curves: Curves | None = None
 
     # ------------------------------------------------------------------ making
 
     @classmethod
-    def from_arrays(cls, X: Any, y: Any, tasks: Any, sample_weight: Any = None, folds: Any = None) -> TaskStatistics:
+    def from_arrays(
+        cls,
+        X: Any,
+        y: Any,
+        tasks: Any,
+        sample_weight: Any = None,
+        folds: Any = None,
+        curves: Curves | str | None = None,
+    ) -> TaskStatistics:
         """Collect the statistics of rows in memory.
 
         Parameters
@@ -63,9 +73,11 @@ class TaskStatistics(StreamReaders):
             A weight of two counts a row twice.
         folds : int or array of shape (rows,), optional
             Fold number of each row (0, 1, …), or how many folds to deal the rows into.
+        curves : "auto" or the ``curves`` of other statistics, optional
+            Also collect the sums of curves, for effects that bend.
         """
         data = read_training(X, y, tasks, sample_weight=sample_weight)
-        return cls.from_data(data, _folds_of_present(folds, sample_weight))
+        return cls.from_data(data, _folds_of_present(folds, sample_weight), curves)
 
     @classmethod
     def from_frame(
@@ -77,6 +89,7 @@ class TaskStatistics(StreamReaders):
         features: Iterable[str] | None = None,
         sample_weight: str | None = None,
         folds: Any = None,
+        curves: Curves | str | None = None,
     ) -> TaskStatistics:
         """Collect the statistics of a pandas, polars or pyarrow table."""
         import narwhals.stable.v1 as nw
@@ -95,11 +108,15 @@ class TaskStatistics(StreamReaders):
         data = read_training(
             table.select([task, *chosen]).to_native(), table[target].to_native(), task=task, sample_weight=weight
         )
-        return cls.from_data(data, _folds_of_present(folds, weight))
+        return cls.from_data(data, _folds_of_present(folds, weight), curves)
 
     @classmethod
-    def from_data(cls, data: TaskData, folds: Any = None) -> TaskStatistics:
+    def from_data(cls, data: TaskData, folds: Any = None, curves: Curves | str | None = None) -> TaskStatistics:
         """Collect the statistics of rows already read."""
+        if curves is not None:
+            curves = Curves.of_rows(data.X, data.sample_weight) if isinstance(curves, str) else curves
+            folds = deal_folds(data, int(folds)) if folds is not None and np.ndim(folds) == 0 else folds
+            return replace(cls.from_data(curves.expanded(data), folds), curves=curves)
         if folds is None:
             fold, n_folds = np.zeros(len(data), dtype=np.int64), 1
         elif np.ndim(folds) == 0:
@@ -191,24 +208,31 @@ class TaskStatistics(StreamReaders):
     def fold(self, k: int) -> TaskStatistics:
         """Statistics of the rows of fold `k`."""
         self._check_fold(k)
-        return TaskStatistics(self.cross[k : k + 1], self.origin, self.task_names, self.feature_names)
+        return replace(self, cross=self.cross[k : k + 1], has_folds=False)
 
     def without_fold(self, k: int) -> TaskStatistics:
         """Statistics of the rows outside fold `k`, with the remaining folds kept apart."""
         self._check_fold(k)
         rest = np.delete(self.cross, k, axis=0)
-        return TaskStatistics(rest, self.origin, self.task_names, self.feature_names, len(rest) > 1)
+        return replace(self, cross=rest, has_folds=len(rest) > 1)
 
     def total(self) -> TaskStatistics:
         """Statistics of all rows, without folds."""
-        total = self.cross.sum(axis=0, keepdims=True)
-        return TaskStatistics(total, self.origin, self.task_names, self.feature_names)
+        return replace(self, cross=self.cross.sum(axis=0, keepdims=True), has_folds=False)
 
     def take(self, tasks: np.ndarray) -> TaskStatistics:
         """Statistics of the tasks at the given positions."""
-        return TaskStatistics(
-            self.cross[:, tasks], self.origin, self.task_names[tasks], self.feature_names, self.has_folds
-        )
+        return replace(self, cross=self.cross[:, tasks], task_names=self.task_names[tasks])
+
+    def without_curves(self) -> TaskStatistics:
+        """Statistics of the features alone, as of rows read without ``curves``."""
+        if self.curves is None:
+            return self
+        names = self.feature_names[: self.n_features - self.curves.n_columns]
+        kept = np.r_[: len(names), -2, -1] % (self.n_features + 2)
+        origin = np.append(self.origin[: len(names)], self.origin[-1])
+        cross = self.cross[:, :, kept[:, None], kept]
+        return replace(self, cross=cross, origin=origin, feature_names=names, curves=None)
 
     def least_squares(self, intercept: bool = False) -> LeastSquares:
         """The squared loss over all folds, of the columns as given, or with a constant column appended."""
@@ -265,6 +289,13 @@ class TaskStatistics(StreamReaders):
                 f"Statistics of different features do not add up: {list(self.feature_names)} and "
                 f"{list(other.feature_names)}."
             )
+        if (self.curves is None) != (other.curves is None) or (
+            self.curves is not None and other.curves is not None and not self.curves.is_same(other.curves)
+        ):
+            raise InputError(
+                "Statistics with different curves do not add up. Read the second rows with curves= the first "
+                "statistics' .curves."
+            )
         if (self.task_names.dtype.kind in "US") != (other.task_names.dtype.kind in "US"):
             raise InputTypeError(
                 f"Task labels must be all strings or all numbers. Got {self.task_names[0]!r} and "
@@ -277,7 +308,7 @@ class TaskStatistics(StreamReaders):
         cross = np.zeros((len(left.cross), len(names), *left.cross.shape[2:]))
         cross[:, here] += left.cross
         cross[:, there] += sign * right._about(left.origin)
-        return TaskStatistics(cross, left.origin, names, left.feature_names, keep_folds)
+        return replace(left, cross=cross, task_names=names, has_folds=keep_folds)
 
 
 def _folds_of_present(folds: Any, sample_weight: Any) -> Any:

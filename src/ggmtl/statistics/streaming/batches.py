@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ggmtl.data.curves import Curves, DistinctValues
 from ggmtl.data.labels import read_labels
 from ggmtl.data.reading import are_counts
 from ggmtl.errors import InputError, InputTypeError, ParameterError, did_you_mean, require
@@ -33,6 +34,7 @@ class StreamOptions:
     batch_rows: int | None = None
     categories: Mapping[str, Sequence[Any]] | str | None = None
     drop_missing: bool = False
+    curves: Curves | str | None = None
     progress: Callable[[Any], object] | None = None
 
     def __post_init__(self):
@@ -42,6 +44,8 @@ class StreamOptions:
             object.__setattr__(self, "features", tuple(self.features))
         if isinstance(self.categories, str) and self.categories != "auto":
             raise ParameterError(f'categories must be a dictionary, "auto" or None. Got {self.categories!r} instead.')
+        if self.curves is not None and self.curves != "auto" and not isinstance(self.curves, Curves):
+            raise ParameterError(f'curves must be "auto", the .curves of statistics, or None. Got {self.curves!r}.')
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class ColumnPlan:
     features: tuple[str, ...]
     sample_weight: str | None
     categories: dict[str, tuple[Any, ...]]
+    curves: Curves | None = None
 
     @property
     def columns(self) -> list[str]:
@@ -112,6 +117,51 @@ def plan_columns(
     return plan
 
 
+def plan_curves(plan: ColumnPlan, options: StreamOptions, count: Callable[[ColumnPlan], DistinctValues]) -> ColumnPlan:
+    """The plan with the curves that are given, or those of the values that a first pass counts."""
+    if options.curves is None:
+        return plan
+    if isinstance(options.curves, Curves):
+        if options.curves.features.max(initial=-1) >= len(plan.feature_names):
+            raise InputError(
+                f"curves= has curves of more features than the {len(plan.feature_names)} that are read: "
+                f"{list(plan.feature_names)}. Read the features that the curves were made for, in the same order."
+            )
+        curves = options.curves
+    else:
+        curves = Curves.of_values(count(plan))
+    check_different(plan.feature_names + curves.names(plan.feature_names))
+    return replace(plan, curves=curves)
+
+
+def count_values(
+    batches: Iterable[tuple[str, pa.RecordBatch]], plan: ColumnPlan, options: StreamOptions
+) -> DistinctValues:
+    """Distinct values of every feature over the rows that are used."""
+    counter = _ValueCounter(len(plan.feature_names))
+    reader = RowReader(plan, counter, options.drop_missing)
+    for source, batch in batches:
+        reader.read(batch, source)
+    return counter.values
+
+
+class _ValueCounter:
+    """Takes rows as :class:`StatisticsBuilder` does, and counts their values."""
+
+    def __init__(self, n_features: int):
+        self.values = DistinctValues(n_features)
+
+    def add_coded(
+        self,
+        columns: Sequence[np.ndarray],
+        target: np.ndarray,
+        labels: np.ndarray,
+        codes: np.ndarray,
+        sample_weight: np.ndarray | None = None,
+    ) -> None:
+        self.values.add(columns, sample_weight)
+
+
 def check_different(names: Sequence[str]) -> None:
     """Refuse two features of one name, such as a column ``"a=b"`` and the category b of a column ``"a"``."""
     for name, number in Counter(names).items():
@@ -139,7 +189,7 @@ def distinct_values(batch: pa.RecordBatch, columns: Iterable[str], found: dict[s
 class RowReader:
     """Turn record batches into rows of a :class:`StatisticsBuilder`, refusing or dropping what is missing."""
 
-    def __init__(self, plan: ColumnPlan, builder: StatisticsBuilder, drop_missing: bool = False):
+    def __init__(self, plan: ColumnPlan, builder: StatisticsBuilder | _ValueCounter, drop_missing: bool = False):
         self.plan, self.builder, self.drop_missing = plan, builder, drop_missing
         self.missing: dict[str, int] = {}
         self.n_rows = self.n_dropped = 0

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import io
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ggmtl.data.curves import DistinctValues
 from ggmtl.errors import InputError, InputTypeError, require
 from ggmtl.statistics.streaming.batches import (
     MOST_CATEGORIES,
     ColumnPlan,
     StreamOptions,
     choose_features,
+    count_values,
     distinct_values,
     plan_columns,
+    plan_curves,
     text_columns,
 )
 from ggmtl.statistics.streaming.sources import read_batches, sorted_categories
@@ -94,10 +99,14 @@ def read_dask(frame: Any, options: StreamOptions) -> TaskStatistics:
     if isinstance(categories, str):
         categories = _dask_categories(frame, text_columns(schema, features))
     plan = plan_columns(schema, options, categories, _DASK)
-    parts = [
-        dask.delayed(_dask_partial)(part, number, plan, options)
-        for number, part in enumerate(frame[plan.columns].to_delayed())
-    ]
+    partitions = list(enumerate(frame[plan.columns].to_delayed()))
+
+    def count(plan: ColumnPlan) -> DistinctValues:
+        parts = [dask.delayed(_dask_values)(part, number, plan, options) for number, part in partitions]
+        return reduce(operator.add, dask.compute(*parts))
+
+    plan = plan_curves(plan, options, count)
+    parts = [dask.delayed(_dask_partial)(part, number, plan, options) for number, part in partitions]
     while len(parts) > 1:
         groups = [parts[first : first + FAN_IN] for first in range(0, len(parts), FAN_IN)]
         parts = [dask.delayed(add_up)(group) for group in groups]
@@ -132,6 +141,10 @@ def _dask_partial(part: Any, number: int, plan: ColumnPlan, options: StreamOptio
     return partial_statistics([(f"Partition {number}", _record_batch(part))], plan, options)
 
 
+def _dask_values(part: Any, number: int, plan: ColumnPlan, options: StreamOptions) -> DistinctValues:
+    return count_values([(f"Partition {number}", _record_batch(part))], plan, options)
+
+
 _SPARK = "The Spark data frame"
 _SPARK_ROW = "statistics binary"
 # Spark holds a binary value in one Java array, and Arrow in one buffer with 32-bit offsets.
@@ -151,12 +164,32 @@ def read_spark(frame: Any, options: StreamOptions) -> TaskStatistics:
         categories = _spark_categories(frame, text_columns(schema, features))
     plan = plan_columns(schema, options, categories, _SPARK)
     chosen = frame.select(*[f"`{column}`" for column in plan.columns])
+    plan = plan_curves(plan, options, lambda plan: _spark_values(chosen, plan, options))
     partials = chosen.mapInArrow(_spark_partial(plan, options), _SPARK_ROW)
     n_parts = _partition_count(chosen)
     while n_parts > 1:
         n_parts = -(-n_parts // FAN_IN)
         partials = partials.repartition(n_parts).mapInArrow(_merge, _SPARK_ROW)
-    return or_no_rows(add_up([from_bytes(bytes(row[0])) for row in partials.collect()]), _SPARK)
+    total = or_no_rows(add_up([from_bytes(bytes(row[0])) for row in partials.collect()]), _SPARK)
+    return replace(total, curves=plan.curves)
+
+
+def _spark_values(chosen: Any, plan: ColumnPlan, options: StreamOptions) -> DistinctValues:
+    """Distinct values of every feature, counted on the executors."""
+
+    def of_partition(batches: Iterator[Any]) -> Iterator[Any]:
+        counted = count_values((("A partition", batch) for batch in batches), plan, options)
+        buffer = io.BytesIO()
+        np.savez(buffer, **{f"{k} {part}": entry[part] for k, entry in enumerate(counted.found) for part in (0, 1)})
+        return _binary_row(buffer.getvalue())
+
+    total = DistinctValues(len(plan.feature_names))
+    for row in chosen.mapInArrow(of_partition, _SPARK_ROW).collect():
+        with np.load(io.BytesIO(bytes(row[0])), allow_pickle=False) as arrays:
+            part = DistinctValues(len(plan.feature_names))
+            part.found = [(arrays[f"{k} 0"], arrays[f"{k} 1"]) for k in range(len(part.found))]
+        total = total + part
+    return total
 
 
 def _partition_count(frame: Any) -> int:
@@ -199,7 +232,6 @@ def _merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _as_row(statistics: TaskStatistics | None) -> Iterator[pa.RecordBatch]:
-    arrow = require("pyarrow", "spark", "TaskStatistics.from_spark")
     if statistics is None:
         return
     content = to_bytes(statistics)
@@ -208,4 +240,9 @@ def _as_row(statistics: TaskStatistics | None) -> Iterator[pa.RecordBatch]:
             f"The statistics of {statistics.n_tasks} tasks take {len(content):,} bytes, more than the two gigabytes "
             "that a Spark row can hold. Use fewer folds or features, or split the tasks and join the statistics with +."
         )
+    yield from _binary_row(content)
+
+
+def _binary_row(content: bytes) -> Iterator[pa.RecordBatch]:
+    arrow = require("pyarrow", "spark", "TaskStatistics.from_spark")
     yield arrow.RecordBatch.from_arrays([arrow.array([content], type=arrow.binary())], names=["statistics"])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ggmtl.data.curves import Curves
     from ggmtl.statistics.task_statistics import TaskStatistics
 
 # What each constructor needs is imported when it is called: pyarrow, dask and pyspark are optional.
@@ -28,6 +29,7 @@ class StreamReaders:
         progress: Callable[[Any], object] | None = None,
         categories: Mapping[str, Sequence[Any]] | str | None = None,
         drop_missing: bool = False,
+        curves: Curves | str | None = None,
     ) -> TaskStatistics:
         """Collect the statistics of Parquet files that need not fit in memory.
 
@@ -60,10 +62,14 @@ class StreamReaders:
         drop_missing : bool
             Leave out rows with missing or infinite values, and log how many, instead of refusing them. A missing
             task label is always refused.
+        curves : "auto" or the ``curves`` of statistics, optional
+            Also collect the sums of curves, for ``GGMTLRegressor(effects="smooth").fit_statistics``. "auto" places the
+            knots in a first pass over the rows. Statistics add up where their curves are the same: read more rows with
+            ``curves=statistics.curves``.
         """
         from ggmtl.statistics.streaming.sources import FileSource
 
-        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing, progress)
+        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing, curves, progress)
         return _read(lambda: FileSource(path, "parquet"), options)
 
     @classmethod
@@ -80,6 +86,7 @@ class StreamReaders:
         progress: Callable[[Any], object] | None = None,
         categories: Mapping[str, Sequence[Any]] | str | None = None,
         drop_missing: bool = False,
+        curves: Curves | str | None = None,
     ) -> TaskStatistics:
         """Collect the statistics of CSV files that need not fit in memory.
 
@@ -89,7 +96,7 @@ class StreamReaders:
         """
         from ggmtl.statistics.streaming.sources import FileSource
 
-        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing, progress)
+        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing, curves, progress)
         return _read(lambda: FileSource(path, "csv"), options)
 
     @classmethod
@@ -106,6 +113,7 @@ class StreamReaders:
         progress: Callable[[Any], object] | None = None,
         categories: Mapping[str, Sequence[Any]] | str | None = None,
         drop_missing: bool = False,
+        curves: Curves | str | None = None,
     ) -> TaskStatistics:
         """Collect the statistics of any object with ``__arrow_c_stream__``.
 
@@ -123,7 +131,7 @@ class StreamReaders:
         """
         from ggmtl.statistics.streaming.sources import StreamSource
 
-        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing, progress)
+        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing, curves, progress)
         return _read(lambda: StreamSource(stream), options)
 
     @classmethod
@@ -139,6 +147,7 @@ class StreamReaders:
         batch_rows: int | None = None,
         categories: Mapping[str, Sequence[Any]] | str | None = None,
         drop_missing: bool = False,
+        curves: Curves | str | None = None,
     ) -> TaskStatistics:
         """Collect the statistics of a Dask data frame where its rows are.
 
@@ -149,7 +158,7 @@ class StreamReaders:
         from ggmtl.statistics.streaming.batches import StreamOptions
         from ggmtl.statistics.streaming.distributed import read_dask
 
-        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing)
+        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing, curves)
         return read_dask(frame, StreamOptions(*options))
 
     @classmethod
@@ -165,6 +174,7 @@ class StreamReaders:
         batch_rows: int | None = None,
         categories: Mapping[str, Sequence[Any]] | str | None = None,
         drop_missing: bool = False,
+        curves: Curves | str | None = None,
     ) -> TaskStatistics:
         """Collect the statistics of a Spark data frame where its rows are.
 
@@ -176,7 +186,7 @@ class StreamReaders:
         from ggmtl.statistics.streaming.batches import StreamOptions
         from ggmtl.statistics.streaming.distributed import read_spark
 
-        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing)
+        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing, curves)
         return read_spark(frame, StreamOptions(*options))
 
 

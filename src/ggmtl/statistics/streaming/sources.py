@@ -21,11 +21,13 @@ from ggmtl.statistics.streaming.batches import (
     RowReader,
     StreamOptions,
     choose_features,
+    count_values,
     distinct_values,
     is_number,
     is_text,
     not_utf8_message,
     plan_columns,
+    plan_curves,
     text_columns,
 )
 from ggmtl.statistics.task_statistics import TaskStatistics
@@ -183,11 +185,12 @@ class StreamSource:
 
     def prepare(self, options: StreamOptions, features: Sequence[str]) -> None:
         """Nothing to do: the types of a stream are its own."""
-        if options.categories == "auto" and self._once:
-            raise InputError(
-                'categories="auto" reads the rows twice, which a RecordBatchReader cannot. Pass the categories as a '
-                "dictionary, or the table or relation that the reader came from."
-            )
+        for name, remedy in (("categories", "a dictionary"), ("curves", "the .curves of other statistics")):
+            if getattr(options, name) == "auto" and self._once:
+                raise InputError(
+                    f'{name}="auto" reads the rows twice, which a RecordBatchReader cannot. Pass the {name} as '
+                    f"{remedy}, or the table or relation that the reader came from."
+                )
 
     def batches(self, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The name of the stream and a batch of its rows, until there are no more."""
@@ -316,6 +319,7 @@ def read_source(source: FileSource | StreamSource, options: StreamOptions) -> Ta
         columns = text_columns(source.schema, features)
         categories = _all_categories(source.batches(columns), columns)
     plan = plan_columns(source.schema, options, categories, source.name)
+    plan = plan_curves(plan, options, lambda plan: count_values(source.batches(plan.columns), plan, options))
     statistics = read_batches(source.batches(plan.columns), plan, options, source.writes_labels)
     if statistics is None:
         raise InputError(f"{source.name} has no rows to collect statistics from.")
@@ -329,7 +333,7 @@ def read_batches(
     numbers_in_text: bool = False,
 ) -> TaskStatistics | None:
     """Σ z zᵀ of every task and fold over the batches; None where there is no row."""
-    builder = StatisticsBuilder(plan.feature_names, options.folds, options.batch_rows, numbers_in_text)
+    builder = StatisticsBuilder(plan.feature_names, options.folds, options.batch_rows, numbers_in_text, plan.curves)
     reader = RowReader(plan, builder, options.drop_missing)
     reporter, source = _Reporter(options.progress), "stream"
     for source, batch in batches:

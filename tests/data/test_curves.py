@@ -8,7 +8,7 @@ from scipy.interpolate import make_lsq_spline
 from sklearn.base import clone
 
 from ggmtl import GGMTLRegressor, TaskStatistics, load_model
-from ggmtl.design.curves import Curves
+from ggmtl.data.curves import Curves
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.inference.uncertainty import posterior
 
@@ -235,7 +235,7 @@ def test_more_rows_are_learned_with_the_same_knots(fitted):
 def test_what_curves_do_not_go_with_is_refused():
     X, y, tasks = bent_rows()
     statistics = TaskStatistics.from_arrays(X, y, tasks)
-    with pytest.raises(InputError, match="needs the rows"):
+    with pytest.raises(InputError, match="needs the sums of curves"):
         GGMTLRegressor(effects="smooth").fit_statistics(statistics)
     for given, message in (
         ({"effects": "cubic"}, "effects must be"),

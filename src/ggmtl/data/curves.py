@@ -15,7 +15,8 @@ where s_j is the mean slope of g_j over the training rows: b_j has neither mean 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from scipy.interpolate import BSpline
@@ -29,6 +30,8 @@ FEWEST_VALUES = 8
 _QUANTILES = np.linspace(0.0, 1.0, 4)
 # A direction with a smaller share of the largest is told from a straight line by a few rows only.
 _LEAST_SHARE = 1e-3
+# Distinct values of a feature that a stream keeps; more are joined to the nearest.
+_MOST_DISTINCT = 1 << 16
 # A narrower piece, as a share of the range, has slopes beside which those of the others are lost to rounding.
 _NARROWEST = 1e-6
 
@@ -61,8 +64,15 @@ class Curves:
     def of_rows(cls, X: np.ndarray, weight: np.ndarray | None = None) -> Curves:
         """Curves of all features with enough values; `weight` is that of the rows."""
         weight = np.ones(len(X)) if weight is None else weight
-        several = [k for k in range(X.shape[1]) if len(np.unique(X[:, k])) > FEWEST_VALUES]
-        found = {k: curve for k in several if (curve := _curve(X[:, k], weight)) is not None}
+        counted = DistinctValues(X.shape[1])
+        counted.found = [_distinct(column, weight) for column in X.T]
+        return cls.of_values(counted)
+
+    @classmethod
+    def of_values(cls, counted: DistinctValues) -> Curves:
+        """Curves of all features with enough distinct values."""
+        several = [k for k, (values, _) in enumerate(counted.found) if len(values) > FEWEST_VALUES]
+        found = {k: curve for k in several if (curve := _curve(*counted.found[k])) is not None}
         if not found:
             return cls.none()
         parts = [np.stack(part) for part in zip(*found.values())]
@@ -119,20 +129,67 @@ class Curves:
         X = np.concatenate([data.X, self.columns(data.X)], axis=1)
         return replace(data, X=X, feature_names=data.columns + self.names(data.columns))
 
+    def is_same(self, other: Curves) -> bool:
+        """Whether the columns are the same."""
+        return all(np.array_equal(getattr(self, part.name), getattr(other, part.name)) for part in fields(self))
+
     def _values(self, k: int, x: np.ndarray) -> np.ndarray:
         low, high = self.knots[k, [0, -1]]
         spline = _spline(self.knots[k], self.coefficients[k])
         return _on_line(spline, (x - low) / (high - low))
 
 
+class DistinctValues:
+    """Distinct values of every feature and their weights, of rows that come in pieces.
+
+    Of a feature with very many, the values nearest each other are joined, but for the smallest and the largest.
+    """
+
+    def __init__(self, n_features: int):
+        self.found = [(np.empty(0), np.empty(0))] * n_features
+
+    def add(self, columns: Sequence[np.ndarray], weight: np.ndarray | None = None) -> None:
+        """Count the rows, one array per feature, and a weight each."""
+        for k, column in enumerate(columns):
+            values, count = _distinct(column, np.ones(len(column)) if weight is None else weight)
+            self._join(k, values, count)
+
+    def __add__(self, other: DistinctValues) -> DistinctValues:
+        """The values of both."""
+        out = DistinctValues(len(self.found))
+        out.found = list(self.found)
+        for k, (values, count) in enumerate(other.found):
+            out._join(k, values, count)
+        return out
+
+    def _join(self, k: int, values: np.ndarray, count: np.ndarray) -> None:
+        known, weight = self.found[k]
+        values, weight = _distinct(np.concatenate([known, values]), np.concatenate([weight, count]))
+        self.found[k] = (values, weight) if len(values) <= _MOST_DISTINCT else _thinned(values, weight)
+
+
+def _distinct(x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct values in rising order, and their weights."""
+    values, place = np.unique(x, return_inverse=True)
+    return values, np.bincount(place.reshape(-1), weights=weight, minlength=len(values))
+
+
+def _thinned(values: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Half as many values as are kept, of about equal weights: means of the values joined."""
+    share = (np.cumsum(weight) - 0.5 * weight) / weight.sum()
+    group = 1 + (share * (_MOST_DISTINCT // 2)).astype(np.int64)
+    group[0], group[-1] = 0, group[-1] + 1
+    total = np.bincount(group, weights=weight)
+    kept = total > 0
+    return np.bincount(group, weights=weight * values)[kept] / total[kept], total[kept]
+
+
 def _n_splines() -> int:
     return len(_QUANTILES) + DEGREE - 1
 
 
-def _curve(x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+def _curve(values: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
     """Knots, coefficients, mean slopes and the mean of one feature; None where it is spread over too many decades."""
-    values, place = np.unique(x, return_inverse=True)
-    weight = np.bincount(place.reshape(-1), weights=weight)
     # Where most rows share a few values, the knots are quantiles of the distinct values instead.
     candidates = [_quantiles(values, weight), _quantiles(values, np.ones(len(values)))]
     found = None
