@@ -29,8 +29,7 @@ from ggmtl.evidence.sampled_edges import (
     solves_for,
 )
 from ggmtl.evidence.scaled_problem import ScaledProblem, order_of
-from ggmtl.evidence.selection import GraphChoice, choose_clusters, largest_expected_f1, ranked_list, select_graph
-from ggmtl.evidence.spanning_trees import average_over_trees
+from ggmtl.evidence.selection import GraphChoice, choose_clusters, ranked_list, select_graph
 from ggmtl.graph.candidates import KNN, CandidateEdges, Candidates, Complete
 from ggmtl.graph.task_graph import beside_heaviest
 from ggmtl.runtime.journal import Journal
@@ -199,8 +198,6 @@ _CLUSTER_SEARCHES = 4
 _SAMPLED_PER_TASK, _TUNING_ROUNDS = (1.0, 2.0), 1
 # Rounds that a graph which was learned from most of the rows takes to adapt to all of them.
 WARM_ROUNDS = 3
-# Share of the hub's strength that stays with it while edges are averaged over trees.
-_BESIDE_TREES = 0.1
 # Edges of less leverage tie nothing together that the rest of the graph does not.
 _LEVERAGE = 0.2
 # ln r̄ below which the strengths are as good as settled.
@@ -238,26 +235,7 @@ def learn_by_samples(
     for number, share in enumerate(_SAMPLED_PER_TASK):
         chosen = dense.strongest(max(1, int(share * problem.loss.n_tasks)))
         sparser.append(learn(chosen, rounds=min(rounds, _TUNING_ROUNDS), journal=journal.inside(f"sparser {number}")))
-    return dense, [
-        *(_neighbour_fit(problem, graph) for graph in sparser),
-        _neighbour_fit(problem, _shown(problem, dense)),
-    ]
-
-
-def _shown(problem: ScaledProblem, graph: Neighbours) -> Neighbours:
-    """Few tasks: leverage only where an edge is likely enough, averaged over all trees, to be shown."""
-    n = problem.loss.n_tasks
-    if n > problem.sizes.tree_average or not len(graph.edges):
-        return graph
-    main = problem.groups == np.bincount(problem.groups).argmax()
-    pairs = np.column_stack(np.triu_indices(n, 1))
-    place = np.searchsorted(pairs @ [n, 1], np.sort(graph.edges, axis=1) @ [n, 1])
-    values = np.bincount(place, graph.edge_values, len(pairs))
-    hub = np.where(main, _BESIDE_TREES * problem.hub, problem.hub)
-    model = problem.model(pairs, hub)
-    likely = average_over_trees(model, graph.coefficients, values, values / values.max(), main)
-    shown = largest_expected_f1(likely)[place]
-    return replace(graph, leverage=np.where(shown, np.maximum(likely[place], 2 * _LEVERAGE), 0.0))
+    return dense, [_neighbour_fit(problem, graph) for graph in (*sparser, dense)]
 
 
 def _neighbour_fit(problem: ScaledProblem, graph: Neighbours, status: str | None = None) -> GraphFit:

@@ -24,9 +24,6 @@ class Sizes:
         Largest n p³, and largest n, for which clusters are a level of their own when evidence is sampled. Their
         evidence is exact and asked for about a hundred times, in O(n p³): half of the time at 1,280 tasks and p = 11.
         The distances between all models take n² numbers.
-    tree_average : int
-        Largest n for which sampled edges are averaged over spanning trees before they are reported: about 1 s at 40
-        tasks, growing with n³.
     hub_sample : int
         With more tasks than this, the strengths of the common model are learned from a sample of this many: they
         describe the population, and 1,500 tasks give them to a few percent.
@@ -88,7 +85,6 @@ class Sizes:
     exact_evidence: int = 640
     clusters: int = 1 << 23
     cluster_tasks: int = 5000
-    tree_average: int = 40
     hub_sample: int = 1500
     single_coefficients: int = 2000
     ordered: int = 1 << 18
