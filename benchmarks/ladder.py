@@ -37,7 +37,8 @@ ROWS, CLUSTER, SMALLEST = 15, 10, 20
 REPEATED = 1280
 # Sizes of the comparison of both ways.
 COMPARED = (20, 40, 80, 160)
-EXACT, SAMPLED = replace(SIZES, exact_evidence=1 << 30), replace(SIZES, exact_evidence=0)
+EXACT = replace(SIZES, exact_evidence=1 << 30, exact_tasks=1 << 30)
+SAMPLED = replace(SIZES, exact_evidence=0)
 
 
 @dataclass(frozen=True)

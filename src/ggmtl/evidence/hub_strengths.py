@@ -266,7 +266,7 @@ def _by_shrinkage(loss: LeastSquares, varying: np.ndarray, common: np.ndarray, s
             lowest, best, chosen = value, here, shrinkage
         elif value > lowest + _PATIENCE:
             break
-    return search(best, shrinkage=chosen, nats=0.01 * _NATS)
+    return search(best, shrinkage=chosen, nats=1e-4 * _NATS)
 
 
 def sample_of_tasks(loss: LeastSquares, most: int) -> np.ndarray | None:

@@ -86,7 +86,7 @@ def learn_by_evidence(
     order = None if len(rule.must_link) or len(rule.forbid) else order_of(loss, candidates.edges, settings.sizes)
     problem = ScaledProblem.of(loss, settings, hub, order)
     any_pair = _any_pair(settings.candidates)
-    if loss.n_tasks * loss.n_features <= settings.sizes.exact_evidence:
+    if settings.sizes.compares_exactly(loss.n_tasks, loss.n_features):
         return _by_exact_evidence(problem, settings, candidates, nothing, any_pair, journal)
     first = problem.first_neighbours(candidates) if start is None else problem.neighbours_of(start)
     rounds = min(settings.max_iter, ROUNDS if start is None else WARM_ROUNDS)
