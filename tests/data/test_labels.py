@@ -7,7 +7,7 @@ from ggmtl import GGMTLRegressor, TaskStatistics
 from ggmtl.baselines import PooledRegressor
 from ggmtl.data.labels import join_labels, locate_tasks, numbers_in_text, read_labels
 from ggmtl.data.task_data import TaskData
-from ggmtl.errors import InputError, ParameterError, UnseenTaskWarning
+from ggmtl.errors import InputError, InputTypeError, ParameterError, UnseenTaskWarning
 
 LARGE = 2**53
 
@@ -206,3 +206,11 @@ def test_one_long_label_does_not_take_its_room_in_every_row():
 def test_half_a_surrogate_is_no_label(kind):
     with pytest.raises(InputError, match="is not valid text"):
         read_labels(kind(["a", "b\ud800"]), "task", 2)
+
+
+@pytest.mark.parametrize("label", [(1, 2), (1,), [1], {"a": 1}, {1}])
+def test_labels_of_several_parts_are_refused(label):
+    labels = np.empty(3, dtype=object)
+    labels[:] = [1.5, label, label]
+    with pytest.raises(InputTypeError, match=f"labels of type {type(label).__name__}"):
+        read_labels(labels, "task", 3)

@@ -99,10 +99,17 @@ def made_models():
     yield "counts", GGMTLRegressor(loss="poisson", validation=3).fit(data.X, np.floor(y**2), tasks=data.tasks)
 
 
+class Contents(list):
+    """A list that is short in reports."""
+
+    def __repr__(self):
+        return "contents"
+
+
 @pytest.fixture(scope="module")
 def contents(tmp_path_factory):
     """Plain data and arrays of the files of all kinds, with and without statistics."""
-    path, found = tmp_path_factory.mktemp("contents") / "m.ggmtl", []
+    path, found = tmp_path_factory.mktemp("contents") / "m.ggmtl", Contents()
     for name, model in made_models():
         for keep in (False, True)[: 1 + (name in ("plain", "curves", "described"))]:
             model.save(path, keep_statistics=keep)

@@ -41,6 +41,9 @@ def read_labels(values: Any, name: str, n_rows: int) -> np.ndarray:
         )
     if labels.dtype == object:
         kinds = {type(label) for label in labels}
+        several = [kind.__name__ for kind in kinds if issubclass(kind, (tuple, list, set, dict, np.ndarray))]
+        if several:
+            raise InputTypeError(f"Column {name!r} has labels of type {several[0]}. Make them text, numbers or dates.")
         if len({issubclass(kind, str) for kind in kinds}) > 1:
             raise InputTypeError(
                 f"Column {name!r} mixes labels of type {', '.join(sorted(kind.__name__ for kind in kinds))}. "

@@ -359,6 +359,8 @@ def _unpack_family(
     names = list(named)
     shares = {names[k]: weight for k, weight in weights.items()}
     average = _unpack_average(shares, arrays, n, measure) if "average.squared" in arrays else None
+    if average is not None and errors is not None and len(errors.count) not in (1, len(average.squared)):
+        raise ValueError("the errors of the average and of its levels are those of other folds")
     return Family(named, shares, errors, str(content["criterion"]), names[chosen], average)
 
 

@@ -23,7 +23,7 @@ from ggmtl.data.labels import locate_tasks, read_labels
 from ggmtl.data.reading import read_training
 from ggmtl.data.task_data import InputForm, TaskData
 from ggmtl.design.scaling import Scaling
-from ggmtl.errors import InputError, ParameterError, UnavailableError, check_choice
+from ggmtl.errors import InputError, InputTypeError, ParameterError, UnavailableError, check_choice
 from ggmtl.estimators.growing import new_label, read_one_task
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
 from ggmtl.fit.family import Family
@@ -189,21 +189,10 @@ def read_classes(y: Any, sample_weight: Any, estimator: str) -> tuple[np.ndarray
     """Classes, sorted, and the position of every row's."""
     if y is None:
         raise InputError(f"This {estimator} estimator requires y to be passed, but the target y is None")
-    labels = series_to_numpy(from_tensor(y), "y")
-    if np.ndim(labels) == 2 and labels.shape[1] == 1:
-        warnings.warn("A column-vector y was passed when a 1d array was expected.", DataConversionWarning, stacklevel=4)
-    try:
-        labels = column_or_1d(labels)
-    except ValueError as error:
-        raise InputError(f"y must be one-dimensional, with a label per row. {error}") from error
-    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise InputError(f"Input y contains NaN or infinity in {int((~np.isfinite(labels)).sum())} rows.")
-    if not len(labels):
-        raise InputError("y must have a label per row. Found array with 0 sample(s) while a minimum of 1 is required.")
-    labels = read_labels(labels, "y", len(labels))
+    labels = _class_labels(from_tensor(y))
     try:
         check_classification_targets(labels)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise InputError(
             f"y must hold the labels of classes, such as text or a few whole numbers. {error} For numbers with noise, "
             "use GGMTLRegressor."
@@ -218,6 +207,28 @@ def read_classes(y: Any, sample_weight: Any, estimator: str) -> tuple[np.ndarray
             "tell apart."
         )
     return classes, np.clip(np.searchsorted(classes, labels), 0, len(classes) - 1)
+
+
+def _class_labels(y: Any) -> np.ndarray:
+    """Labels that tell all classes apart; one per row, none missing."""
+    # NumPy alone would turn 1 among strings into the string "1".
+    if not isinstance(y, (list, tuple)) or any(isinstance(label, (list, tuple, np.ndarray)) for label in y):
+        try:
+            y = series_to_numpy(y, "y")
+            if np.ndim(y) == 2 and y.shape[1] == 1:
+                message = "A column-vector y was passed when a 1d array was expected."
+                warnings.warn(message, DataConversionWarning, stacklevel=5)
+            y = column_or_1d(y)
+        except ValueError as error:
+            raise InputError(f"y must be one-dimensional, with a label per row. {error}") from error
+        if y.dtype.kind == "f" and not np.isfinite(y).all():
+            raise InputError(f"Input y contains NaN or infinity in {int((~np.isfinite(y)).sum())} rows.")
+    if not len(y):
+        raise InputError("y must have a label per row. Found array with 0 sample(s) while a minimum of 1 is required.")
+    labels = read_labels(y, "y", len(y))
+    if labels.dtype == object and len(kinds := {type(label).__name__ for label in labels.tolist()}) > 1:
+        raise InputTypeError(f"y mixes labels of type {', '.join(sorted(kinds))}. Make them all text or all numbers.")
+    return labels
 
 
 def check_outcome_parameters(model: Any) -> None:

@@ -28,6 +28,8 @@ from ggmtl.solve.structured import component_systems, component_tasks, informati
 from ggmtl.solve.system import TaskSystem, inverse_and_log_determinant
 from ggmtl.statistics.least_squares import LeastSquares
 
+# Mean square of scaled columns up to which they are constant.
+_VANISHING = 1e-200
 # Least degrees of freedom for which a residual variance is used.
 _ENOUGH = 20.0
 # Largest condition number of a task's matrix for which residuals are computed from its inverse.
@@ -79,7 +81,9 @@ def separate_scales(loss: LeastSquares, slopes: np.ndarray) -> tuple[float, floa
     spectrum = np.maximum(spectrum, 0.0)
     along = np.einsum("npk,np->nk", vectors, moment) ** 2
     rows = max(float(loss.count.sum()), 1.0)
-    signal = max(float(np.einsum("npp->", gram)) / rows, np.finfo(float).tiny)
+    signal = float(np.einsum("npp->", gram)) / rows
+    # Where no slope is determined, any unit of κ will do.
+    signal = signal if signal > _VANISHING else 1.0
 
     def misfit(kappa: float) -> float:
         return max(square - float((along / (spectrum + kappa)).sum()), 1e-14 * square + np.finfo(float).tiny)
