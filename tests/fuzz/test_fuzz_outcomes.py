@@ -44,7 +44,7 @@ def check_outcome(model, table, loss, target, log_exposure=0.0):
 
 
 @fuzz(
-    ci=25,
+    ci=12,
     long=900,
     table=tables(max_rows=10),
     kind=st.sampled_from(CODES),
@@ -98,7 +98,7 @@ def test_labels_of_classes_are_kept_as_they_are_or_refused(values, as_object, se
 
 
 @fuzz(
-    ci=25,
+    ci=12,
     long=900,
     table=tables(max_rows=10),
     options=st.sampled_from(OPTIONS),
@@ -121,7 +121,7 @@ def test_counts(table, options, seed, size, decades):
         assert model.dispersion_ > 0
 
 
-@fuzz(ci=6, long=150, table=tables(max_rows=6, scales=False), k=st.integers(3, 5), seed=st.integers(0, 99))
+@fuzz(ci=3, long=150, table=tables(max_rows=6, scales=False), k=st.integers(3, 5), seed=st.integers(0, 99))
 def test_more_than_two_classes(table, k, seed):
     code = np.random.default_rng(seed).integers(0, k, len(table))
     model = attempt(GGMTLClassifier(validation=None).fit, table.X, code, tasks=table.tasks)
@@ -132,7 +132,7 @@ def test_more_than_two_classes(table, k, seed):
 
 
 @fuzz(
-    ci=12,
+    ci=4,
     long=400,
     table=tables(ordinary=True),
     counts=st.booleans(),
@@ -158,7 +158,7 @@ def test_outcome_tasks_that_are_added_leave_the_fitted_ones_alone(table, counts,
     assert len(model.tasks_) == len(known) + times
 
 
-@fuzz(ci=25, long=600, table=tables(max_rows=14), effects=st.sampled_from(["smooth", "auto"]))
+@fuzz(ci=15, long=600, table=tables(max_rows=14), effects=st.sampled_from(["smooth", "auto"]))
 def test_curves(table, effects):
     model = attempt(GGMTLRegressor(effects=effects, validation=3).fit, table.X, table.y, tasks=table.tasks)
     if model is None:
@@ -201,7 +201,7 @@ def described(n, kinds, rng):
 
 
 @fuzz(
-    ci=25,
+    ci=15,
     long=600,
     table=tables(scales=False, max_rows=6),
     kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=3),
@@ -245,7 +245,7 @@ def _type(values):
     return object
 
 
-@fuzz(ci=15, long=500, table=tables(), low=st.floats(0.01, 0.5), more=st.floats(1.05, 1.9))
+@fuzz(ci=8, long=500, table=tables(), low=st.floats(0.01, 0.5), more=st.floats(1.05, 1.9))
 def test_intervals_hold_their_predictions_and_grow_with_coverage(table, low, more):
     model = attempt(GGMTLRegressor(validation=3).fit, table.X, table.y, tasks=table.tasks)
     if model is None:
@@ -262,7 +262,7 @@ def test_intervals_hold_their_predictions_and_grow_with_coverage(table, low, mor
 
 
 @fuzz(
-    ci=20,
+    ci=6,
     long=600,
     n=st.integers(2, 10),
     rows=st.integers(20, 60),
@@ -281,7 +281,7 @@ def test_the_held_out_error_of_discrete_noise_is_its_spread(n, rows, d, levels, 
 
 
 @fuzz(
-    ci=10,
+    ci=5,
     long=250,
     table=tables(ordinary=True),
     seed=st.integers(0, 99),
