@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl.bilevel.level import STRAIGHT
+from ggmtl.errors import InputError
 from ggmtl.fit.held_out import FoldErrors, reported_graph
 from ggmtl.graph.candidates import Coordinates
 from ggmtl.graph.task_graph import TaskGraph, name_shape
