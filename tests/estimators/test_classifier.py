@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.optimize import minimize
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
@@ -13,9 +14,9 @@ from sklearn.model_selection import GridSearchCV, cross_val_predict
 from sklearn.utils.estimator_checks import check_estimator
 
 from ggmtl import GGMTLClassifier, load_model
-from ggmtl.datasets import load_landmine
+from ggmtl.datasets import load_landmine, make_clusters
 from ggmtl.errors import InputError, InputTypeError, ParameterError, UnseenTaskWarning
-from ggmtl.inspection import explain_edge
+from ggmtl.inspection import edge_stability, explain_edge, transfer_report
 from ggmtl.inspection.summary.collect import summarize
 from ggmtl.model_selection import TaskKFold
 
@@ -217,8 +218,6 @@ def test_what_rows_are_needed_for_is_refused_with_the_reason(model, rows):
         GGMTLClassifier().fit_statistics(None)
     with pytest.raises(InputError, match="squared loss only"):
         model.evidence()
-    with pytest.raises(InputError, match="explain_edge is available for squared loss only"):
-        explain_edge(model, 2, 4)
 
 
 @pytest.mark.parametrize(
@@ -335,3 +334,91 @@ def test_the_error_of_the_shared_model_is_that_of_the_dense_inverse():
     whole[n, :, n] = np.diag(n * hub + ridge)
     inverse = np.linalg.inv(whole.reshape((n + 1) * p, -1)).reshape(n + 1, p, n + 1, p)[:n, :, :n]
     np.testing.assert_allclose(state.outcome.common, inverse.sum(axis=(0, 2)) / n**2, rtol=1e-4)
+
+
+def test_an_explained_edge_is_a_refit_without_it(model):
+    """Newton's method against a general minimiser of the same objective, on all rows and without each fold."""
+    state, (i, j) = model.state_, model.graph_.edges[0]
+    fit, kept = state.level, state.outcome_rows
+    gone = ~((fit.edges == [i, j]).all(axis=1))
+
+    def refitted(rows, some=gone):
+        edges, values = fit.edges[some], fit.edge_values[some]
+
+        def objective(flat):
+            models = flat.reshape(fit.coefficients.shape)
+            apart, centred = models[edges[:, 0]] - models[edges[:, 1]], models - models.mean(axis=0)
+            eta = (rows.design * models[rows.task]).sum(axis=1)
+            loss = (np.logaddexp(0, eta) - rows.target * eta).sum()
+            return loss + 0.5 * (values @ (apart**2 @ fit.coupling) + (centred**2 @ fit.hub).sum())
+
+        found = minimize(
+            objective, fit.coefficients.ravel(), method="L-BFGS-B", options={"maxfun": 10**6, "ftol": 1e-13}
+        )
+        return found.x.reshape(fit.coefficients.shape)
+
+    explanation = explain_edge(model, *model.tasks_[[i, j]])
+    assert explanation.linked
+    moved = (refitted(kept.rows, gone | True) - refitted(kept.rows))[[i, j]]
+    shares = np.array([agreement.moved for agreement in explanation.features])[:3]
+    expected = model.blend_["graph"] * moved[:, :3] / model.scaling_.scale[:3]
+    np.testing.assert_allclose(shares.T, expected, atol=2e-4)
+    total = number = 0.0
+    for k in kept.scored:
+        models, part = refitted(kept.training(k)), kept.part(k)
+        eta = (part.design * models[part.task]).sum(axis=1)
+        pair = np.isin(part.task, [i, j])
+        total += (np.logaddexp(0, eta) - part.target * eta)[pair].sum()
+        number += pair.sum()
+    assert explanation.error_without == pytest.approx(total / number, rel=1e-4)
+    assert "their log-loss on held-out rows" in explanation.describe()
+
+
+def test_stable_edges_are_those_of_one_kind(model):
+    stability = edge_stability(model, n_resamples=4, verbose=0)
+    often = stability.edges[stability.frequency >= 0.75]
+    # Task 0 has one class, and may go with any.
+    often = often[(often > 0).all(axis=1)]
+    assert len(often) > 5
+    assert (often.sum(axis=1) % 2 == 0).mean() > 0.9
+    with pytest.raises(ParameterError, match="Give none"):
+        edge_stability(model, np.zeros((3, 3)), n_resamples=1)
+
+
+def test_the_transfer_report_speaks_of_log_loss(model, rows):
+    report = transfer_report(model)
+    assert report.total[-1] == pytest.approx(model.validation_error_)
+    assert "Log-loss on held-out rows" in report.describe()
+    assert report.gain_over_alone.share > 0
+    assert report.verdict.split(".")[0] in model.summary()
+    again = transfer_report(model, rows[0], rows[1], rows[2])
+    np.testing.assert_allclose(again.total, report.total)
+
+
+def test_intervals_hold_the_true_probabilities():
+    inside = []
+    for seed in range(6):
+        data = make_clusters(12, n_tasks=12, n_features=3, n_samples=60, family="logistic", random_state=seed)
+        model = GGMTLClassifier(random_state=0).fit(data.X, data.y, tasks=data.tasks)
+        low, high = model.predict_interval(data.test.X, 0.9, tasks=data.test.tasks).T
+        truth = 1 / (1 + np.exp(-(data.test.X * data.coefficients[data.test.tasks]).sum(axis=1)))
+        inside.append(((low < truth) & (truth < high)).mean())
+    assert 0.84 < np.mean(inside) < 0.95
+
+
+def test_a_file_with_the_rows_answers_the_same_questions(model, tmp_path):
+    model.save(tmp_path / "small")
+    small = load_model(tmp_path / "small")
+    with pytest.raises(InputError, match="keep_statistics=True"):
+        explain_edge(small, 2, 4)
+    target = summarize(model)["target"]
+    rounded = {name: pytest.approx(target[name]) for name in ("explained", "null", "base", "task_auc", "expected")}
+    loaded = summarize(small)["target"]
+    np.testing.assert_allclose(loaded.pop("groups"), target.pop("groups"), rtol=1e-6)
+    assert loaded == {**target, **rounded}
+    model.save(tmp_path / "whole", keep_statistics=True)
+    whole = load_model(tmp_path / "whole")
+    assert explain_edge(whole, 2, 4).error_without == pytest.approx(explain_edge(model, 2, 4).error_without)
+    grown = whole.add_task(99, np.zeros((4, 3)), ["no", "no", "yes", "no"])
+    assert np.isfinite(explain_edge(grown, 2, 99).error)
+    assert transfer_report(small).verdict == transfer_report(model).verdict

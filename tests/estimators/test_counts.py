@@ -6,6 +6,7 @@ from sklearn.metrics import mean_poisson_deviance
 
 from ggmtl import GGMTLRegressor, TaskStatistics, load_model
 from ggmtl.errors import InputError, ParameterError
+from ggmtl.inspection import explain_edge, transfer_report
 
 
 def make_counts(dispersion=None, n_tasks=20, n_rows=30, seed=0):
@@ -195,3 +196,34 @@ def test_what_needs_sums_is_refused_with_the_reason(model, rows):
         model.partial_fit(X, y, tasks=tasks)
     with pytest.raises(AttributeError, match="dispersion_"):
         _ = model.noise_
+
+
+def test_intervals_hold_new_counts_and_true_rates():
+    inside = {"target": [], "mean": []}
+    for seed in range(6):
+        X, y, tasks, exposure = make_counts(n_rows=200, seed=seed)
+        train = np.arange(len(y)) % 200 < 30
+        model = GGMTLRegressor(loss="poisson").fit(X[train], y[train], tasks=tasks[train], exposure=exposure[train])
+        new, seen = ~train, {"tasks": tasks[~train], "exposure": exposure[~train]}
+        low, high = model.predict_interval(X[new], 0.9, **seen).T
+        inside["target"].append(((low <= y[new]) & (y[new] <= high)).mean())
+        rng = np.random.default_rng(seed)
+        rng.standard_normal((4000, 2))
+        models, level = np.array([0.5, -0.3]) + 0.2 * rng.standard_normal((20, 2)), 1.0 + 0.7 * rng.standard_normal(20)
+        truth = exposure[new] * np.exp((X[new] * models[tasks[new]]).sum(axis=1) + level[tasks[new]])
+        low, high = model.predict_interval(X[new], 0.9, of="mean", **seen).T
+        inside["mean"].append(((low < truth) & (truth < high)).mean())
+    # Counts are whole numbers, so intervals of them hold a little more than asked for.
+    assert 0.88 < np.mean(inside["target"]) < 0.97
+    assert 0.84 < np.mean(inside["mean"]) < 0.95
+
+
+def test_questions_are_answered_in_deviances(model):
+    a, b = model.tasks_[:2]
+    explanation = explain_edge(model, a, b)
+    assert explanation.measure == "deviance"
+    assert explanation.total_error == pytest.approx(model.validation_error_, rel=0.1)
+    assert "Mean Poisson deviance on held-out rows" in transfer_report(model).describe()
+    effect = model.effect(0, [0.0, 1.0])
+    assert np.diff(effect["effect"])[0] == pytest.approx(model.hub_coef_[0])
+    assert (np.asarray(effect["standard_error"]) > 0).all()

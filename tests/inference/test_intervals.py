@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 from scipy.stats import t
 
-from ggmtl import GGMTLClassifier, GGMTLRegressor, TaskStatistics, load_model
-from ggmtl.errors import InputError, ParameterError, UnavailableError, UnseenTaskWarning
+from ggmtl import GGMTLRegressor, TaskStatistics, load_model
+from ggmtl.datasets import make_clusters
+from ggmtl.errors import InputError, ParameterError, UnseenTaskWarning
 from ggmtl.inference.intervals import _held_out_variance, _kappa, _variance_between, calibration
 from ggmtl.inference.uncertainty import main_posterior, noise_variance
 
@@ -235,12 +236,14 @@ def test_targets_without_noise_have_intervals_of_no_length():
     assert (high - low).max() < 1e-3 * y.std()
 
 
-def test_classes_and_counts_are_told_what_to_use():
-    (X, y, tasks), _ = simulated(8)
-    counts = np.random.default_rng(0).poisson(2.0, size=len(y)).astype(float)
-    model = GGMTLRegressor(loss="poisson").fit(X, counts, tasks=tasks)
-    with pytest.raises(UnavailableError, match="return_std=True"):
-        model.predict_interval(X, tasks=tasks)
-    classes = GGMTLClassifier().fit(X, y > 0, tasks=tasks)
-    with pytest.raises(UnavailableError, match="predict_proba"):
-        classes.predict_interval(X, tasks=tasks)
+def test_the_mean_of_rows_lies_in_shorter_intervals():
+    inside = []
+    for seed in range(4):
+        data = make_clusters(10, n_tasks=10, n_features=3, n_samples=20, random_state=seed)
+        model = GGMTLRegressor(random_state=0).fit(data.X, data.y, tasks=data.tasks)
+        low, high = model.predict_interval(data.test.X, 0.9, tasks=data.test.tasks, of="mean").T
+        wide = np.diff(model.predict_interval(data.test.X, 0.9, tasks=data.test.tasks), axis=1)[:, 0]
+        assert (high - low < wide).all()
+        truth = (data.test.X * data.coefficients[data.test.tasks]).sum(axis=1)
+        inside.append(((low < truth) & (truth < high)).mean())
+    assert 0.84 < np.mean(inside) < 0.95

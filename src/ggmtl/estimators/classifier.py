@@ -14,9 +14,16 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from ggmtl.data.columns import is_list_of_pairs, join_pairs
 from ggmtl.data.frames import from_tensor, series_to_numpy
 from ggmtl.data.labels import locate_tasks, read_labels
-from ggmtl.errors import InputError, UnavailableError
+from ggmtl.errors import InputError, UnavailableError, check_share
 from ggmtl.estimators.base import all_or_nothing
-from ggmtl.estimators.outcomes import learn_outcomes, one_more_outcome, outcome_predictor, read_classes, refuse
+from ggmtl.estimators.outcomes import (
+    learn_outcomes,
+    one_more_outcome,
+    outcome_predictor,
+    probability_intervals,
+    read_classes,
+    refuse,
+)
 from ggmtl.estimators.state_estimator import StateEstimator
 from ggmtl.fit.outcomes import moderated
 from ggmtl.fit.state import FittedState
@@ -245,10 +252,23 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
 
     # ------------------------------------------------------------------ predicting
 
-    @property
-    def predict_interval(self) -> Any:
-        """Not available: a class has a probability, not an interval."""
-        raise UnavailableError("predict_interval is for numbers with noise. Use predict_proba for classes.")
+    def predict_interval(
+        self, X: Any, coverage: float = 0.9, tasks: Any = None, *, unseen: str | None = None
+    ) -> np.ndarray:
+        """Intervals of the probability of the second class, shape (rows, 2): how well the models are known.
+
+        They are those of a normal distribution of the log odds, given the strengths and the graph as learned.
+
+        Parameters
+        ----------
+        X, tasks, unseen
+            As in ``predict``.
+        coverage : float
+            Share of the true probabilities that should lie in their intervals, between 0 and 1.
+        """
+        self._needs_two_classes("predict_interval")
+        check_share("coverage", coverage)
+        return probability_intervals(self, X, tasks, coverage, unseen)
 
     def decision_function(self, X: Any, tasks: Any = None, *, unseen: str | None = None) -> np.ndarray:
         """Log odds of ``predict_proba``: of the second class, (rows,), or of each of more than two, (rows, n_classes).

@@ -20,9 +20,11 @@ from ggmtl.fit.outcome_scores import OutcomeScores
 from ggmtl.fit.outcomes import OutcomeFamily
 from ggmtl.fit.state import FittedState, outcome_of
 from ggmtl.inference.intervals import Calibration, calibration, typical_deviations
+from ggmtl.losses.task_rows import FoldedRows, TaskRows
 
 Arrays = dict[str, np.ndarray]
 _CALIBRATION = ("factor", "freedom", "deviation")
+_ROWS = ("design", "target", "offset", "weight", "task")
 _SCORES = ("total", "amount", "observed", "expected", "count", "groups", "task_auc")
 # What a fit has besides arrays, and of which type it is.
 FIT_VALUES: dict[str, type] = {
@@ -216,7 +218,7 @@ def pack_outcome(state: FittedState, arrays: Arrays) -> dict[str, Any]:
     upper = np.triu_indices(len(outcome.common))
     arrays["covariance"] = np.ascontiguousarray(outcome.covariance[:, upper[0], upper[1]]).astype(np.float32)
     arrays |= {"common": outcome.common, "information": outcome.information, "count": state.given["count"]}
-    arrays |= {f"scores.{name}": getattr(outcome.scores, name) for name in _SCORES}
+    arrays |= {f"scores.{name}": getattr(outcome.scores, name).astype(np.float32) for name in _SCORES}
     if outcome.null is not None:
         arrays["null"] = outcome.null
     facts = {name: encode(getattr(outcome.scores, name), name) for name in ("brier", "auc")}
@@ -246,7 +248,7 @@ def unpack_outcome(content: dict[str, Any], arrays: Arrays, family: Family) -> O
         if arrays[f"scores.{name}"].shape != ((n,) if name != "groups" else (len(arrays["scores.groups"]), 4)):
             raise ValueError(f"scores.{name} is not what it can be")
     scores = OutcomeScores(
-        **{name: arrays[f"scores.{name}"] for name in _SCORES},
+        **{name: arrays[f"scores.{name}"].astype(np.float64) for name in _SCORES},
         **{name: decode(content["scores"][name]) for name in ("brier", "auc")},
     )
     if "null" in arrays:
@@ -265,6 +267,28 @@ def unpack_outcome(content: dict[str, Any], arrays: Arrays, family: Family) -> O
         str(content["preferred"]),
         str(content["loss"]),
     )
+
+
+def pack_rows(kept: FoldedRows) -> Arrays:
+    """The rows of classes or counts."""
+    arrays = {f"rows.{name}": getattr(kept.rows, name) for name in _ROWS}
+    return arrays if kept.folds is None else arrays | {"rows.folds": kept.folds.astype(np.int32)}
+
+
+def unpack_rows(arrays: Arrays, n: int, p: int, first_scored: int) -> FoldedRows | None:
+    """What :func:`pack_rows` put away; None where the file has no rows."""
+    if "rows.design" not in arrays:
+        return None
+    parts = {name: arrays[f"rows.{name}"] for name in _ROWS}
+    number, task, folds = len(parts["design"]), parts["task"], arrays.get("rows.folds")
+    _check(parts["design"], (number, p))
+    for name in _ROWS[1:]:
+        _check(parts[name], (number,))
+    if folds is not None:
+        _check(folds, (number,))
+    if task.dtype.kind != "i" or (np.diff(task) < 0).any() or (number and not 0 <= task[0] <= task[-1] < n):
+        raise ValueError("a row is that of no task")
+    return FoldedRows(TaskRows(**parts, n_tasks=n), folds, first_scored)
 
 
 def _check(array: np.ndarray, shape: tuple[int, ...]) -> None:

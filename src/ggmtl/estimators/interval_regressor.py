@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.stats import norm
 from sklearn.utils.validation import check_is_fitted
 
-from ggmtl.errors import check_share
+from ggmtl.errors import check_choice, check_share
+from ggmtl.estimators.outcomes import check_loss_options, count_intervals
 from ggmtl.estimators.state_estimator import StateRegressor
 from ggmtl.inference.intervals import calibration, check_intervals, typical_deviations
 
@@ -21,8 +23,10 @@ class IntervalRegressor(StateRegressor):
         coverage: float = 0.9,
         tasks: Any = None,
         *,
+        of: str = "target",
         task_features: Any = None,
         unseen: str | None = None,
+        exposure: Any = None,
     ) -> np.ndarray:
         """Intervals that hold the targets of new rows, as often as asked for.
 
@@ -36,7 +40,10 @@ class IntervalRegressor(StateRegressor):
             As in ``predict``.
         coverage : float
             Share of the new rows that should lie in their intervals, between 0 and 1.
-        task_features, unseen
+        of : {"target", "mean"}
+            What lies in the intervals: the targets of new rows, or their means (of counts: rates times the exposure),
+            which have no noise. The latter are not calibrated on held-out rows.
+        task_features, unseen, exposure
             As in ``predict``. Tasks that were not in the training data have the mean calibration of all tasks.
 
         Returns
@@ -55,11 +62,19 @@ class IntervalRegressor(StateRegressor):
         True
         """
         check_is_fitted(self, "coef_")
-        check_intervals(self.state_)
         check_share("coverage", coverage)
+        check_choice("of", of, ("target", "mean"))
+        check_loss_options(self._fitted_loss(), exposure, task_features)
+        if self._fitted_loss() != "squared":
+            return count_intervals(self, X, tasks, coverage, of, unseen, exposure)
+        check_intervals(self.state_)
         known = self._read_known(task_features)
         values = self._predict(X, tasks, unseen, **known)
         state, position = self.state_, self._located(X, tasks)[2]
+        if of == "mean":
+            reach = norm.ppf(0.5 + 0.5 * coverage) * self._deviations(X, tasks, known, of_mean=True)
+            reach = reach.reshape(np.shape(values))
+            return np.stack([values - reach, values + reach], axis=-1)
         if state.statistics is None:
             deviations = typical_deviations(state)[position] * self.scaling_.target_scale
         else:

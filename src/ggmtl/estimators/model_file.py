@@ -29,11 +29,13 @@ from ggmtl.estimators.file_parts import (
     pack_intervals,
     pack_known,
     pack_outcome,
+    pack_rows,
     path_rows,
     unpack_curves,
     unpack_intervals,
     unpack_known,
     unpack_outcome,
+    unpack_rows,
 )
 from ggmtl.fit.average import Average
 from ggmtl.fit.curve_gain import CurveGain
@@ -60,7 +62,8 @@ def write_model(
     notes: dict[str, Any] | None = None,
 ) -> None:
     """Write one file: the parameters of the estimator, its fitted state, and plain notes for :func:`read_notes`."""
-    statistics = state.rows("save(keep_statistics=True)") if keep_statistics else None
+    purpose = "save(keep_statistics=True)"
+    statistics = state.rows(purpose) if keep_statistics and state.outcome is None else None
     kind, arrays = pack_labels(state.task_names)
     scaling = state.scaling
     content = {
@@ -75,6 +78,8 @@ def write_model(
     }
     if state.outcome is not None:
         content["outcome"] = pack_outcome(state, arrays)
+        if keep_statistics:
+            arrays |= pack_rows(state.rows_of_outcome(purpose))
     _pack_graph(state.graph, arrays)
     if len(state.settings.constant):
         arrays["constant"] = state.settings.constant
@@ -253,6 +258,7 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
         fields["outcome"] = unpack_outcome(content["outcome"], arrays, fields["family"])
         fields["given"]["count"] = arrays["count"]
         _check_shape("count", arrays["count"], (len(names),))
+        fields["outcome_rows"] = unpack_rows(arrays, len(names), width, fields["form"].scored_from)
     loss = fields["outcome"].loss if "outcome" in content else "squared"
     if (loss == "logistic") != (fields["form"].classes is not None):
         raise ValueError("a loss and labels of classes do not go together")

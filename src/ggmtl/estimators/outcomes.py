@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 from scipy.special import logsumexp
+from scipy.stats import nbinom, norm
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
@@ -32,7 +33,7 @@ from ggmtl.fit.state import FittedState
 from ggmtl.inference.growth import with_outcome_task
 from ggmtl.kernels import one_blas_thread
 from ggmtl.losses.rowwise import LOSSES
-from ggmtl.losses.task_rows import TaskRows, sorted_rows
+from ggmtl.losses.task_rows import FoldedRows, TaskRows, sorted_rows
 from ggmtl.runtime.journal import verbose_logging
 from ggmtl.statistics.task_statistics import TaskStatistics
 
@@ -126,9 +127,9 @@ def state_of_outcome(outcome: OutcomeFamily, read: OutcomeRows, settings: Settin
         "count": read.rows.count,
     }
     graph, path = family.graph(names, settings.slopes), family.table(1.0, settings.slopes)
-    return FittedState(
-        names, read.features, read.form, scaling, settings, family, graph, path, None, given=given, outcome=outcome
-    )
+    rows = FoldedRows(read.rows, read.folds, read.form.scored_from)
+    fields = {"given": given, "outcome": outcome, "outcome_rows": rows}
+    return FittedState(names, read.features, read.form, scaling, settings, family, graph, path, None, **fields)
 
 
 def outcome_predictor(model: Any, X: Any, tasks: Any, unseen: str | None) -> tuple[np.ndarray, np.ndarray]:
@@ -148,6 +149,32 @@ def expected_counts(predictor: np.ndarray, exposure: Any) -> np.ndarray:
     if exposure is not None:
         predictor = predictor + np.log(checked_exposure(exposure, len(predictor)))
     return LOSSES["poisson"].mean(predictor)
+
+
+def count_intervals(
+    model: Any, X: Any, tasks: Any, coverage: float, of: str, unseen: str | None, exposure: Any
+) -> np.ndarray:
+    """Intervals of new counts, or of their means, shape (rows, 2).
+
+    Counts have a variance of φμ + μ²τ: their quantiles are those of a negative binomial distribution.
+    """
+    predictor, variance = outcome_predictor(model, X, tasks, unseen)
+    tail = 0.5 - 0.5 * coverage
+    reach = norm.ppf(1.0 - tail) * np.sqrt(variance)
+    if of == "mean":
+        return np.column_stack([expected_counts(each, exposure) for each in (predictor - reach, predictor + reach)])
+    mean = expected_counts(predictor, exposure)
+    ratio = model.dispersion_ + mean * variance
+    # Without excess variance the counts are Poisson's.
+    excess = np.maximum(ratio - 1.0, 1e-9)
+    return np.column_stack([nbinom.ppf(share, mean / excess, 1.0 / (1.0 + excess)) for share in (tail, 1.0 - tail)])
+
+
+def probability_intervals(model: Any, X: Any, tasks: Any, coverage: float, unseen: str | None) -> np.ndarray:
+    """Intervals of the probability of the second class, shape (rows, 2)."""
+    predictor, variance = outcome_predictor(model, X, tasks, unseen)
+    reach = norm.ppf(0.5 + 0.5 * coverage) * np.sqrt(variance)
+    return LOSSES["logistic"].mean(np.column_stack([predictor - reach, predictor + reach]))
 
 
 @one_blas_thread()
@@ -183,6 +210,14 @@ def explained_deviance(y: Any, predicted: np.ndarray, sample_weight: Any, exposu
 
 
 # ---------------------------------------------------------------------- checks
+
+
+def check_loss_options(loss: str, exposure: Any = None, task_features: Any = None) -> None:
+    """Refuse what has no meaning for a loss."""
+    if loss == "squared" and exposure is not None:
+        raise ParameterError('exposure= is for loss="poisson". Got loss="squared" instead.')
+    if loss != "squared" and task_features is not None:
+        raise ParameterError(f'task_features= is for loss="squared". Got loss="{loss}" instead.')
 
 
 def read_classes(y: Any, sample_weight: Any, estimator: str) -> tuple[np.ndarray, np.ndarray]:

@@ -12,13 +12,20 @@ import numpy as np
 from ggmtl.data.curves import Curves
 from ggmtl.data.task_data import TaskData
 from ggmtl.data.task_features import TaskFeatures
-from ggmtl.errors import GGMTLError, InputError, ModelFileError, ParameterError, check_choice
+from ggmtl.errors import GGMTLError, InputError, ModelFileError, check_choice
 from ggmtl.estimators.base import LearnedModels, all_or_nothing
 from ggmtl.estimators.classifier import GGMTLClassifier
 from ggmtl.estimators.interval_regressor import IntervalRegressor
 from ggmtl.estimators.learning import learn_state
 from ggmtl.estimators.model_file import DAMAGED, read_model
-from ggmtl.estimators.outcomes import expected_counts, explained_deviance, learn_outcomes, outcome_predictor, refuse
+from ggmtl.estimators.outcomes import (
+    check_loss_options,
+    expected_counts,
+    explained_deviance,
+    learn_outcomes,
+    outcome_predictor,
+    refuse,
+)
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
 from ggmtl.estimators.state_estimator import models_of
 from ggmtl.fit.curve_gain import CurveTrial
@@ -328,12 +335,9 @@ class GGMTLRegressor(IntervalRegressor):
         self
         """
         check_choice("loss", self.loss, ("squared", "poisson"))
+        check_loss_options(self.loss, exposure, task_features)
         if self.loss == "squared":
-            if exposure is not None:
-                raise ParameterError('exposure= is for loss="poisson". Got loss="squared" instead.')
             return super().fit(X, y, tasks, sample_weight=sample_weight, groups=groups, task_features=task_features)
-        if task_features is not None:
-            raise ParameterError('task_features= is for loss="squared". Got loss="poisson" instead.')
         return self._show(learn_outcomes(self, X, y, tasks, sample_weight, groups, exposure))
 
     @all_or_nothing
@@ -389,12 +393,9 @@ class GGMTLRegressor(IntervalRegressor):
         array of shape (rows,), or (rows, n_tasks) where ``fit`` was given one task per column of y; with
         ``return_std`` a pair of such arrays
         """
+        check_loss_options(self._fitted_loss(), exposure, task_features)
         if self._fitted_loss() == "poisson":
-            if task_features is not None:
-                raise ParameterError('task_features= is for loss="squared". Got loss="poisson" instead.')
             return self._predict_counts(X, tasks, return_std, unseen, exposure)
-        if exposure is not None:
-            raise ParameterError('exposure= is for loss="poisson". Got loss="squared" instead.')
         return super().predict(X, tasks, return_std, unseen=unseen, task_features=task_features)
 
     def _predict_counts(self, X: Any, tasks: Any, return_std: bool, unseen: str | None, exposure: Any) -> Any:

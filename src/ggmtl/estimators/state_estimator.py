@@ -208,7 +208,7 @@ class StateEstimator(TaskEstimator):
         path : str or Path
         keep_statistics : bool
             Also store the statistics of the rows, which ``partial_fit``, standard deviations of predictions,
-            explanations of edges and ``evidence`` need.
+            explanations of edges and ``evidence`` need. For classes and counts these are the rows themselves.
         """
         check_is_fitted(self, "coef_")
         write_model(path, self.get_params(deep=False), self.state_, keep_statistics)
@@ -359,8 +359,8 @@ class StateRegressor(TaskRegressor, StateEstimator):
             return values
         return values, self._deviations(X, tasks, known).reshape(np.shape(values))
 
-    def _deviations(self, X: Any, tasks: Any, known: dict[str, Any]) -> np.ndarray:
-        """Standard deviation of a new observation about every prediction, in the units of the target."""
+    def _deviations(self, X: Any, tasks: Any, known: dict[str, Any], of_mean: bool = False) -> np.ndarray:
+        """Standard deviation of a new observation, or of the mean, about every prediction, in the target's units."""
         matrix, labels, position = self._located(X, tasks)
         state, n = self.state_, len(self.tasks_)
         rows = self.scaling_.design_rows(matrix)
@@ -371,7 +371,7 @@ class StateRegressor(TaskRegressor, StateEstimator):
             joint, ratios = with_unseen(state, joint, ratios, z)
             there = locate_tasks(new, labels) if len(new) else position
             position = np.where((position < 0) & (there >= 0), n + there, position)
-        return joint.standard_deviations(rows, position, ratios) * self.scaling_.target_scale
+        return joint.standard_deviations(rows, position, ratios, of_mean=of_mean) * self.scaling_.target_scale
 
     def _located(self, X: Any, tasks: Any) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
         """Features and labels of rows, and the task of every prediction, −1 where unseen."""

@@ -184,13 +184,14 @@ def graph_level(
     covariance, new_task = _covariance_beside_edges(replace(found, coefficients=mode.coefficients), mode.sums)
 
     def solve(right: np.ndarray) -> np.ndarray:
-        return prepare(_beside_edges(found, mode.sums)).solve(right, tol=1e-6).require(1e-3).value
+        return prepare(beside_edges(found, mode.sums)).solve(right, tol=1e-6).require(1e-3).value
 
     models = predicting_models(rows, loss, mode.coefficients, covariance, solve)
     return OutcomeLevel(replace(found, coefficients=models), covariance, new_task, np.zeros(rows.n_features))
 
 
-def _beside_edges(fit: GraphFit, sums: LeastSquares) -> TaskSystem:
+def beside_edges(fit: GraphFit, sums: LeastSquares) -> TaskSystem:
+    """A of these sums, with the edges and the hub of a fit."""
     present = fit.edge_values > 0
     return TaskSystem(
         sums.gram, fit.edges[present], fit.edge_values[present], fit.coupling, fit.hub, np.asarray(_RIDGE)
@@ -203,7 +204,7 @@ def graph_mode(rows: TaskRows, loss: RowLoss, fit: GraphFit, start: np.ndarray, 
     edges, values = fit.edges[present], fit.edge_values[present]
 
     def solve(sums: LeastSquares) -> np.ndarray:
-        return prepare(_beside_edges(fit, sums)).solve(sums.moment, tol=1e-9).require(1e-6).value
+        return prepare(beside_edges(fit, sums)).solve(sums.moment, tol=1e-9).require(1e-6).value
 
     def penalty(models: np.ndarray) -> float:
         apart = models[edges[:, 0]] - models[edges[:, 1]]

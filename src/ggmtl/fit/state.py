@@ -21,6 +21,8 @@ from ggmtl.fit.curve_gain import CurveGain
 from ggmtl.fit.family import Family
 from ggmtl.fit.outcomes import OutcomeFamily
 from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.losses.rowwise import LOSSES, SQUARED_ERROR, Measure
+from ggmtl.losses.task_rows import FoldedRows
 from ggmtl.statistics.least_squares import FoldedLoss, sum_over_tasks
 from ggmtl.statistics.task_statistics import TaskStatistics
 
@@ -57,6 +59,8 @@ class FittedState:
         What a curve would gain where effects are straight lines, as far as that was asked and is beyond chance.
     outcome : OutcomeFamily, optional
         The levels under a loss that is not squared; the state then has no statistics.
+    outcome_rows : FoldedRows, optional
+        The scaled rows of such a loss; None in a model that was saved without them.
     """
 
     task_names: np.ndarray
@@ -72,6 +76,7 @@ class FittedState:
     given: Mapping[str, Any] = field(default_factory=dict)
     outcome: OutcomeFamily | None = None
     curve_gain: CurveGain | None = None
+    outcome_rows: FoldedRows | None = None
     _kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -115,6 +120,19 @@ class FittedState:
             )
         return self.statistics
 
+    def rows_of_outcome(self, purpose: str) -> FoldedRows:
+        """The rows of a loss that is not squared; an error that names the purpose where they were not saved."""
+        if self.outcome_rows is None:
+            raise InputError(
+                f"{purpose} needs the rows, but the model was saved without them. Save it with keep_statistics=True."
+            )
+        return self.outcome_rows
+
+    @property
+    def measure(self) -> Measure:
+        """How held-out losses are told."""
+        return SQUARED_ERROR if self.outcome is None else LOSSES[self.outcome.loss].measure
+
     def folded(self) -> FoldedLoss:
         """The scaled loss of every fold."""
         return FoldedLoss(tuple(self.scaling.design(self.rows("this"))), self.form.scored_from)
@@ -147,13 +165,16 @@ def outcome_of(state: FittedState) -> OutcomeFamily:
     return state.outcome
 
 
-def state_of(model: Any, purpose: str) -> FittedState:
-    """The fitted state of an estimator, or an error that says why `purpose` has none to ask."""
+def state_of(model: Any, purpose: str, any_loss: bool = False) -> FittedState:
+    """The fitted state of an estimator, or an error that says why `purpose` has none to ask.
+
+    `any_loss` is whether the question can be asked of other losses than the squared.
+    """
     check_is_fitted(model, "coef_")
     state = getattr(model, "state_", None)
     if state is None:
         raise InputError(f"{purpose} needs a fitted GGMTLRegressor. Got {type(model).__name__} instead.")
-    if state.outcome is not None:
+    if state.outcome is not None and not any_loss:
         raise InputError(_squared_only(purpose, state.outcome.loss))
     return state
 

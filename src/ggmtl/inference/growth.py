@@ -196,7 +196,9 @@ def with_outcome_task(state: FittedState, label: np.ndarray, rows: TaskRows) -> 
         covariance=np.insert(outcome.covariance, position, own, axis=0),
         scores=outcome.scores.at(place),
     )
-    return replace(grown, given=state.given | given, outcome=more, attached=(*state.attached, (label[0], own)))
+    kept = state.outcome_rows and state.outcome_rows.with_task(position, rows)
+    attached = (*state.attached, (label[0], own))
+    return replace(grown, given=state.given | given, outcome=more, outcome_rows=kept, attached=attached)
 
 
 def _attached(

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t
 
-from ggmtl.errors import InputError, UnavailableError
+from ggmtl.errors import InputError
 from ggmtl.fit.state import FittedState
 from ggmtl.inference.uncertainty import deviations_of_levels, main_posterior, noise_ratios, posterior
 
@@ -82,12 +82,6 @@ def typical_deviations(state: FittedState) -> np.ndarray:
 
 def check_intervals(state: FittedState) -> None:
     """An error where a model neither has the statistics of its rows nor brought a calibration."""
-    if state.outcome is not None:
-        remedy = "predict_proba" if state.form.classes is not None else "predict(..., return_std=True)"
-        raise UnavailableError(
-            "predict_interval is available for the squared loss. "
-            f"Got the {state.outcome.loss} loss instead. Use {remedy}."
-        )
     if state.statistics is None and "calibration" not in state.given:
         raise InputError(
             "predict_interval needs the statistics of the rows or a calibration, and the model was saved with neither. "

@@ -55,11 +55,11 @@ class Posterior:
     exact: bool
 
     def standard_deviations(
-        self, rows: np.ndarray, position: np.ndarray, ratios: np.ndarray | None = None
+        self, rows: np.ndarray, position: np.ndarray, ratios: np.ndarray | None = None, *, of_mean: bool = False
     ) -> np.ndarray:
         """√(σ_i² + σ² zᵀ(A⁻¹)_ii z) for design rows z of the tasks at `position`; −1 is a task never seen.
 
-        `ratios` are σ_i²/σ² of the tasks, shape (n,); one where None.
+        `ratios` are σ_i²/σ² of the tasks, shape (n,); one where None. `of_mean` leaves out σ_i².
         """
         blocks = np.concatenate([self.covariance, self.new_task[None]])
         spread = np.empty(len(rows))
@@ -69,7 +69,7 @@ class Posterior:
         for task, members in zip(tasks, np.split(order, first[1:])):
             spread[members] = np.einsum("rp,pq,rq->r", rows[members], blocks[task], rows[members])
         own = 1.0 if ratios is None else np.append(ratios, 1.0)[position]
-        return np.sqrt(self.noise * (own + spread))
+        return np.sqrt(self.noise * (spread if of_mean else own + spread))
 
     def with_noise(self, gram: np.ndarray, ratios: np.ndarray) -> Posterior:
         """The same where the rows of task i vary by ratio_i·σ² though all counted alike.

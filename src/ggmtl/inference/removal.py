@@ -21,8 +21,11 @@ import numpy as np
 from ggmtl.bilevel.inner import InnerProblem, solve_inner
 from ggmtl.bilevel.level import GraphFit, Settings, present_problem
 from ggmtl.fit.levels import pooled_level
+from ggmtl.fit.outcome_levels import beside_edges, graph_mode
 from ggmtl.inference.posterior import embedded
 from ggmtl.kernels import one_blas_thread
+from ggmtl.losses.rowwise import RowLoss
+from ggmtl.losses.task_rows import FoldedRows, TaskRows
 from ggmtl.solve.solvers import prepare
 from ggmtl.solve.system import TaskSystem, edge_between
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
@@ -106,6 +109,70 @@ class TrainedModels:
 
 
 @dataclass(frozen=True)
+class TrainedOutcomes:
+    """The models of some rows of classes or counts, given the graph and its strengths.
+
+    Their covariance is that of the working sums at the models, as if the curvature stayed as it is there.
+    """
+
+    fit: GraphFit
+    rows: TaskRows
+    loss: RowLoss
+    dispersion: float
+    settings: Settings
+    models: np.ndarray
+
+    @classmethod
+    def of(cls, fit: GraphFit, rows: TaskRows, loss: RowLoss, dispersion: float, settings: Settings) -> TrainedOutcomes:
+        """The fit's graph with the models of these rows."""
+        models = fit.coefficients
+        if np.isfinite(fit.hub).all():
+            models = graph_mode(rows, loss, fit, models, dispersion).coefficients
+        return cls(fit, rows, loss, dispersion, settings, models)
+
+    def change(self, i: int, j: int) -> np.ndarray:
+        """V' − V without the edge (i, j), shape (n, p)."""
+        if not edge_between(self.fit.edges[self.fit.edge_values > 0], i, j).any():
+            return np.zeros_like(self.models)
+        left = self._fit_without(i, j)
+        return graph_mode(self.rows, self.loss, left, self.models, self.dispersion).coefficients - self.models
+
+    def covariance_without(self, i: int, j: int, after: np.ndarray) -> np.ndarray:
+        """S' of i < j, shape (p, p), given all models without their edge."""
+        if not np.isfinite(self.fit.hub).all():
+            return np.zeros((after.shape[1],) * 2)
+        left, least = self._fit_without(i, j), self.settings.sizes.near_tasks
+        system = beside_edges(left, self.rows.working_sums(self.loss, after))
+        if len(after) > least:
+            near, part = near_tasks(system, i, j, least)
+            first, second = np.searchsorted(near, [i, j]).tolist()
+            return difference_covariance(part, first, second)
+        return difference_covariance(system, i, j)
+
+    def _fit_without(self, i: int, j: int) -> GraphFit:
+        gone = edge_between(self.fit.edges, i, j)
+        return replace(self.fit, edge_values=np.where(gone, 0.0, self.fit.edge_values))
+
+
+@dataclass(frozen=True)
+class RowLosses:
+    """Losses of held-out rows, in halves of the unit in which they are told, as those of squared errors are."""
+
+    rows: TaskRows
+    loss: RowLoss
+
+    @property
+    def count(self) -> np.ndarray:
+        """Sum of weights of every task, shape (n,)."""
+        return self.rows.count
+
+    def task_values(self, models: np.ndarray) -> np.ndarray:
+        """Half the losses of every task, shape (n,)."""
+        values = self.rows.weight * self.loss.value(self.rows.predictor(models), self.rows.target)
+        return 0.5 * self.loss.measure.unit * np.bincount(self.rows.task, values, self.rows.n_tasks)
+
+
+@dataclass(frozen=True)
 class EdgeEffect:
     """What an edge does, in scaled units.
 
@@ -116,7 +183,7 @@ class EdgeEffect:
     covariance : array of shape (p, p)
         Covariance of their difference without the edge, in units of σ².
     pair_errors, errors : arrays of shape (2,)
-        Mean squared errors with and without the edge: of the two tasks, and of all.
+        Mean squared errors (mean losses) with and without the edge: of the two tasks, and of all.
     """
 
     before: np.ndarray
@@ -163,6 +230,23 @@ class EdgeRemovals:
         is_separable = self._total.problem.penalty == "squared_l2" and np.isfinite(fit.hub).all()
         # Rows weighted by their noise have variance σ², and so have the residuals of one model for all tasks.
         self._ratios = ratios if is_separable and fit.precisions is None else None
+
+    @classmethod
+    @one_blas_thread()
+    def of_rows(
+        cls, fit: GraphFit, kept: FoldedRows, loss: RowLoss, dispersion: float, settings: Settings
+    ) -> EdgeRemovals:
+        """The same under a loss that is not squared: every change goes to an optimum of its own."""
+        self = cls.__new__(cls)
+        self._columns, self._width, self._means, self._ratios = None, len(fit.hub), np.zeros((1, 1)), None
+        scored = kept.scored[:1] if settings.sizes.is_large(*fit.coefficients.shape) else kept.scored
+        self.held_out = bool(scored)
+        parts = [(kept.training(k), kept.part(k)) for k in scored] or [(kept.rows, kept.rows)]
+        self._scored = [
+            (TrainedOutcomes.of(fit, rows, loss, dispersion, settings), RowLosses(part, loss)) for rows, part in parts
+        ]
+        self._total = TrainedOutcomes.of(fit, kept.rows, loss, dispersion, settings)
+        return self
 
     @one_blas_thread()
     def of_edge(self, i: int, j: int) -> EdgeEffect:

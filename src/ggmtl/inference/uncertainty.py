@@ -127,7 +127,7 @@ def _held_out_error(state: FittedState, folded: FoldedLoss) -> HeldOut | None:
 def effect_of(
     state: FittedState, feature: int, values: np.ndarray, position: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Effect and standard error at values of a feature, in the units of the target.
+    """Effect and standard error at values of a feature, in the units of the target (of log odds or log rates).
 
     The effect is zero on average over the training rows, so that a prediction is the mean prediction for these and the
     sum of all effects. `position` is that of a task; None asks for the common model. Standard errors are NaN where the
@@ -135,11 +135,14 @@ def effect_of(
     """
     rows = state.scaling.effect_rows(feature, values)
     model = state.common_model() if position is None else state.coefficients[position]
-    if state.statistics is None:
+    if state.outcome is not None:
+        covariance = state.outcome.common if position is None else state.outcome.covariance[position]
+    elif state.statistics is None:
         return rows @ model, np.full(len(values), np.nan)
-    joint = posterior(state)
-    covariance = joint.common if position is None else joint.covariance[position]
-    variance = joint.noise * np.einsum("rp,pq,rq->r", rows, covariance, rows)
+    else:
+        joint = posterior(state)
+        covariance = joint.noise * (joint.common if position is None else joint.covariance[position])
+    variance = np.einsum("rp,pq,rq->r", rows, covariance, rows)
     return rows @ model, np.sqrt(np.maximum(variance, 0.0))
 
 

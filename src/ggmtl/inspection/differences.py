@@ -83,6 +83,8 @@ def _groups(model: GGMTLRegressor) -> tuple[np.ndarray, np.ndarray]:
 
 def _variances(model: GGMTLRegressor) -> np.ndarray:
     """Posterior variance of every coefficient in scaled units, shape (n, p)."""
+    if model.state_.outcome is not None:
+        return np.einsum("npp->np", model.state_.outcome.covariance)
     if model.state_.statistics is not None:
         joint = posterior(model.state_)
         return joint.noise * np.einsum("npp->np", joint.covariance)

@@ -20,6 +20,7 @@ from ggmtl.fit.state import FittedState, state_of
 from ggmtl.inference.removal import EdgeEffect, EdgeRemovals
 from ggmtl.inference.uncertainty import hub_alone, noise_ratios, noise_variance
 from ggmtl.inspection.summary.phrases import one_line
+from ggmtl.losses.rowwise import LOSSES
 from ggmtl.runtime.journal import logger, verbose_logging
 from ggmtl.solve.system import edge_between
 
@@ -88,6 +89,9 @@ class EdgeExplanation:
         Weight in the model of the level with links: the models move by that share of its change.
     support : float, optional
         Share of the folds whose own graph has the edge; None where that is not known.
+    measure : str
+        What errors are: "error" (root mean squared), "log-loss" or "deviance" (means). The latter two are those of the
+        models themselves; ``predict_proba`` averages over their doubt.
 
     Examples
     --------
@@ -114,10 +118,11 @@ class EdgeExplanation:
     any_links: bool = True
     share: float = 1.0
     support: float | None = None
+    measure: str = "error"
 
     def __repr__(self) -> str:
         a, b = map(plain, self.tasks)
-        link = f"linked, error {self.error:.4g}, without the link {self.error_without:.4g}"
+        link = f"linked, {self.measure} {self.error:.4g}, without the link {self.error_without:.4g}"
         return f"EdgeExplanation({a!r} and {b!r}: {link if self.linked else 'not linked'})"
 
     def describe(self) -> str:
@@ -153,11 +158,11 @@ class EdgeExplanation:
         if self.share < 1.0:
             where = f"{where}, by the level of linked tasks ({100 * self.share:.0f} % of the model),"
         if abs(change) < 5e-4:
-            return f"Without the link their error {where} would stay at {self.error:.4g}."
+            return f"Without the link their {self.measure} {where} would stay at {self.error:.4g}."
         verb = "rise" if change > 0 else "fall"
         return (
-            f"Without the link their error {where} would {verb} by {100 * abs(change):.1f} %, from {self.error:.4g} to "
-            f"{self.error_without:.4g}."
+            f"Without the link their {self.measure} {where} would {verb} by {100 * abs(change):.1f} %, "
+            f"from {self.error:.4g} to {self.error_without:.4g}."
         )
 
 
@@ -185,14 +190,14 @@ def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
     >>> explain_edge(model, 0, 11).linked
     False
     """
-    state = state_of(model, "explain_edge")
+    state = state_of(model, "explain_edge", any_loss=True)
     i, j = _positions(model, a, b)
     fit, removals = state.level, removals_of(state)
     effect = removals.of_edge(i, j)
     present = fit.edge_values > 0
     here = edge_between(fit.edges[present], i, j)
-    roots = np.sqrt(np.maximum([effect.pair_errors, effect.errors], 0.0)) * model.scaling_.target_scale
-    (error, without), (total, total_without) = roots.tolist()
+    errors = state.measure.of(np.maximum([effect.pair_errors, effect.errors], 0.0)) * model.scaling_.target_scale
+    (error, without), (total, total_without) = errors.tolist()
     weights = fit.edge_weights(model.state_.settings.slopes)[present]
     return EdgeExplanation(
         (a, b),
@@ -209,6 +214,7 @@ def explain_edge(model: GGMTLRegressor, a: Any, b: Any) -> EdgeExplanation:
         bool(present.any()),
         state.family.weights.get(state.family.main, 0.0),
         _support(model, i, j),
+        state.measure.short,
     )
 
 
@@ -226,6 +232,9 @@ def removals_of(state: FittedState) -> EdgeRemovals:
         fit = state.level
         with verbose_logging(int(state.settings.sizes.is_vast(*fit.coefficients.shape))):
             logger.info("explaining edges: solving for %d tasks, once for this model", len(fit.coefficients))
+            if state.outcome is not None:
+                rows, loss = state.rows_of_outcome("explain_edge"), LOSSES[state.outcome.loss]
+                return EdgeRemovals.of_rows(fit, rows, loss, state.outcome.dispersion, state.settings)
             folded = state.folded()
             noise_variance(state, folded)
             return EdgeRemovals(fit, folded, state.settings, noise_ratios(state, folded))

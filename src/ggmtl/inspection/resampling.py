@@ -24,13 +24,16 @@ from ggmtl.errors import InputError
 from ggmtl.evidence.search import learn_by_evidence
 from ggmtl.fit.held_out import reported_graph
 from ggmtl.fit.levels import candidate_models, hub_level
+from ggmtl.fit.state import outcome_of
 from ggmtl.graph.candidates import CandidateEdges, cross_fit
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.kernels import one_blas_thread
+from ggmtl.losses.rowwise import LOSSES
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 if TYPE_CHECKING:
+    from ggmtl.estimators.classifier import GGMTLClassifier
     from ggmtl.estimators.regressor import GGMTLRegressor
 
 _BLOCKS = 20
@@ -94,6 +97,22 @@ def blocks_of(
     return [part if fit.columns is None else part.of_columns(fit.columns) for part in parts], seed
 
 
+def blocks_of_outcome(model: GGMTLClassifier | GGMTLRegressor) -> tuple[list[LeastSquares], int]:
+    """Working sums of every block of the rows that a model of classes or counts keeps, at its models."""
+    state, seed = model.state_, 0 if model.random_state is None else int(model.random_state)
+    rows, outcome = state.rows_of_outcome("edge_stability").rows, outcome_of(state)
+    shuffled = np.lexsort((np.random.default_rng(seed).random(len(rows.task)), rows.task))
+    block = np.empty(len(rows.task), dtype=np.int64)
+    first = np.searchsorted(rows.task, np.arange(rows.n_tasks))
+    block[shuffled] = (np.arange(len(block)) - first[rows.task]) % _BLOCKS
+    loss = LOSSES[outcome.loss]
+    sums = [
+        rows.take(block == k).working_sums(loss, state.coefficients, outcome.dispersion)
+        for k in range(int(block.max()) + 1)
+    ]
+    return sums, seed
+
+
 def draw(blocks: Sequence[LeastSquares], random: np.random.Generator) -> np.ndarray:
     """How often each block of each task is drawn, shape (blocks, n); as many draws as a task has blocks."""
     filled = np.array([block.count > 0 for block in blocks]).T
@@ -111,7 +130,7 @@ def weighted(blocks: Sequence[LeastSquares], weights: np.ndarray) -> LeastSquare
             total[1] += weight[:, None] * block.moment
             total[2] += weight * block.target_square
             total[3] += weight * block.count
-    return LeastSquares(total[0], total[1], total[2], total[3])
+    return LeastSquares(total[0], total[1], total[2], total[3], first.noise)
 
 
 def _folded(plan: Plan, blocks: Sequence[LeastSquares], weights: np.ndarray) -> FoldedLoss:

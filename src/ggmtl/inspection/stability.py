@@ -14,10 +14,11 @@ from ggmtl.errors import ParameterError
 from ggmtl.fit.held_out import as_they_come
 from ggmtl.fit.state import state_of
 from ggmtl.graph.task_graph import TaskGraph
-from ggmtl.inspection.resampling import blocks_of, draw, plan_of, resample
+from ggmtl.inspection.resampling import blocks_of, blocks_of_outcome, draw, plan_of, resample
 from ggmtl.runtime.journal import logger, verbose_logging
 
 if TYPE_CHECKING:
+    from ggmtl.estimators.classifier import GGMTLClassifier
     from ggmtl.estimators.regressor import GGMTLRegressor
 
 _INTERVAL = (5.0, 95.0)
@@ -97,8 +98,8 @@ class EdgeStability:
 
 
 def edge_stability(
-    model: GGMTLRegressor,
-    X: Any,
+    model: GGMTLRegressor | GGMTLClassifier,
+    X: Any = None,
     y: Any = None,
     n_resamples: int = 50,
     tasks: Any = None,
@@ -112,10 +113,11 @@ def edge_stability(
 
     Parameters
     ----------
-    model : GGMTLRegressor
+    model : GGMTLRegressor or GGMTLClassifier
         Fitted.
     X, y, tasks, sample_weight, groups
-        What it was fitted on; rows of one group are drawn together.
+        What it was fitted on; rows of one group are drawn together. Models of classes and counts keep their rows, so
+        none is given for these; their graphs are learned again from working sums at the fitted models.
     n_resamples : int
         Bootstrap resamples.
     n_jobs : int, optional
@@ -133,12 +135,17 @@ def edge_stability(
     >>> stability.n_resamples, stability.graph(frequency=0.8).n_tasks
     (3, 12)
     """
-    state_of(model, "edge_stability")
+    state = state_of(model, "edge_stability", any_loss=True)
     if np.ndim(n_resamples):
         raise ParameterError("n_resamples must be a whole number. Got an array instead: task labels go to tasks=.")
     if n_resamples != int(n_resamples) or n_resamples < 1:
         raise ParameterError(f"n_resamples must be a whole number of at least 1. Got {n_resamples!r} instead.")
-    blocks, seed = blocks_of(model, X, y, tasks, sample_weight, groups)
+    if state.outcome is None:
+        blocks, seed = blocks_of(model, X, y, tasks, sample_weight, groups)
+    else:
+        if any(given is not None for given in (X, y, tasks, sample_weight, groups)):
+            raise ParameterError("edge_stability uses the rows that a model of classes or counts keeps. Give none.")
+        blocks, seed = blocks_of_outcome(model)
     plan = plan_of(model, blocks)
     random = np.random.default_rng(seed)
     weights = [draw(blocks, random) for _ in range(int(n_resamples))]

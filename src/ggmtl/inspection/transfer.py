@@ -25,6 +25,7 @@ from ggmtl.inspection.summary.phrases import listing, one_line
 from ggmtl.inspection.summary.verdict import AVERAGE, LEVEL_PLACES, SIMPLE_LEVELS, average_verdict
 from ggmtl.inspection.summary.words import level_title
 from ggmtl.kernels import one_blas_thread
+from ggmtl.losses.rowwise import SQUARED_ERROR, Measure
 from ggmtl.statistics.least_squares import FoldedLoss
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ class TransferReport:
         One sentence.
     n_edges : tuple of int
         How many edges the graph of every level has.
+    measure : str
+        What errors are: "root mean square error", or the mean "log-loss" or "mean Poisson deviance".
 
     Examples
     --------
@@ -114,6 +117,7 @@ class TransferReport:
     unlike: np.ndarray
     verdict: str
     n_edges: tuple[int, ...] = ()
+    measure: str = SQUARED_ERROR.name
 
     def __repr__(self) -> str:
         return f"TransferReport({len(self.tasks)} tasks, chosen {self.chosen!r}, gain {100 * self.gain.share:.1f} %)"
@@ -121,7 +125,7 @@ class TransferReport:
     def describe(self) -> str:
         """The report in words."""
         lines = [self.verdict]
-        lines.append("Root mean square error on held-out rows:")
+        lines.append(f"{self.measure[0].upper()}{self.measure[1:]} on held-out rows:")
         for name, error, number in zip(self.levels, self.total, self.n_edges or [0] * len(self.levels)):
             kind = "graph" if name.startswith("graph") else name
             lines.append(f"  {level_title({'name': kind, 'n_edges': number})}: {error:.4g}")
@@ -144,6 +148,7 @@ def transfer_report(
     *,
     sample_weight: Any = None,
     groups: Any = None,
+    exposure: Any = None,
 ) -> TransferReport:
     """Compare every task alone, pooled, with the hub and with the graph.
 
@@ -151,7 +156,7 @@ def transfer_report(
     ----------
     model : GGMTLRegressor
         Fitted.
-    X, y, tasks, sample_weight, groups : optional
+    X, y, tasks, sample_weight, groups, exposure : optional
         Rows, as in ``fit``, to cross-validate a copy of the model on; by default the errors of the model's own
         cross-validation, which need no rows.
 
@@ -166,12 +171,13 @@ def transfer_report(
     ('average', True)
     """
     rows = {"tasks": tasks, "sample_weight": sample_weight, "groups": groups}
+    rows |= {} if exposure is None else {"exposure": exposure}
     state = getattr(model, "state_", None)
     if state is not None and state.settings.known is not None:
         rows["task_features"] = state.settings.known.features
     if X is not None:
         model = clone(model).fit(X, y, **rows)
-    result = state_of(model, "transfer_report").family
+    result = state_of(model, "transfer_report", any_loss=True).family
     if X is not None and result.errors is None:
         model = clone(model).set_params(validation=5).fit(X, y, **rows)
         result = model.state_.family
@@ -189,7 +195,7 @@ def transfer_report(
     if result.average is not None:
         return _averaged(model, result, (*edges, model.graph_.n_edges))
     report = _report(model, errors, tuple(result.levels), result.position(result.chosen))
-    return replace(report, n_edges=tuple(edges))
+    return replace(report, n_edges=tuple(edges), measure=errors.measure.name)
 
 
 def _averaged(model: GGMTLRegressor, result: Family, edges: tuple[int, ...]) -> TransferReport:
@@ -202,8 +208,8 @@ def _averaged(model: GGMTLRegressor, result: Family, edges: tuple[int, ...]) -> 
     return TransferReport(
         model.tasks_,
         (*result.levels, AVERAGE),
-        np.sqrt(errors.task_mean()).T * model.scaling_.target_scale,
-        np.sqrt(errors.mean()) * model.scaling_.target_scale,
+        errors.task_error().T * model.scaling_.target_scale,
+        errors.error() * model.scaling_.target_scale,
         AVERAGE,
         Gain(verdict["gain"], verdict["low"], verdict["high"]),
         Gain(over_alone.value, over_alone.low, over_alone.high),
@@ -212,13 +218,14 @@ def _averaged(model: GGMTLRegressor, result: Family, edges: tuple[int, ...]) -> 
         model.tasks_[unlike_others(model)],
         verdict["text"],
         edges,
+        errors.measure.name,
     )
 
 
 def _single(model: GGMTLRegressor, errors: FoldErrors) -> TransferReport:
     """With one task every level is the same model."""
     none, unit = Gain(0.0, 0.0, 0.0), model.scaling_.target_scale
-    total = np.sqrt(errors.mean()[:1]) * unit
+    total = errors.error()[:1] * unit
     verdict = "There is one task, so nothing can be shared."
     alone = ("independent",)
     return TransferReport(
@@ -278,8 +285,8 @@ def _report(model: GGMTLRegressor, errors: FoldErrors, names: tuple[str, ...], c
     return TransferReport(
         model.tasks_,
         names,
-        np.sqrt(errors.task_mean()).T * unit,
-        np.sqrt(mean) * unit,
+        errors.task_error().T * unit,
+        errors.error() * unit,
         names[chosen],
         gain,
         _gain(errors, chosen, alone),
@@ -294,14 +301,14 @@ def _gain(errors: FoldErrors, level: int, reference: int) -> Gain:
     """1 − √(MSE/MSE_reference), interval by the delta method from the paired standard error."""
     mean = errors.mean()
     excess, deviation = errors.excess(reference)
-    return _relative(float(excess[level]), float(deviation[level]), float(mean[reference]))
+    return _relative(float(excess[level]), float(deviation[level]), float(mean[reference]), errors.measure)
 
 
-def _relative(excess: float, deviation: float, reference: float) -> Gain:
+def _relative(excess: float, deviation: float, reference: float, measure: Measure) -> Gain:
     if not reference > 0:
         return Gain(0.0, 0.0, 0.0)
     bounds = [excess, excess + _QUANTILE * deviation, excess - _QUANTILE * deviation]
-    return Gain(*(float(1.0 - np.sqrt(max(1.0 + bound / reference, 0.0))) for bound in bounds))
+    return Gain(*(float(measure.gain(1.0 + bound / reference)) for bound in bounds))
 
 
 def _task_gains(errors: FoldErrors, level: int, reference: int) -> tuple[Gain, ...]:
@@ -318,7 +325,7 @@ def _task_gains(errors: FoldErrors, level: int, reference: int) -> tuple[Gain, .
         # is used.
         deviation = np.nanstd(mean * np.sqrt(count)) / np.sqrt(rows)
     base = errors.task_mean()[reference]
-    return tuple(_relative(float(m), float(s), float(b)) for m, s, b in zip(mean, deviation, base))
+    return tuple(_relative(float(m), float(s), float(b), errors.measure) for m, s, b in zip(mean, deviation, base))
 
 
 def _loss_scores(errors: FoldErrors, level: int, reference: int) -> np.ndarray:

@@ -108,6 +108,57 @@ class TaskRows:
         )
 
 
+@dataclass(frozen=True)
+class FoldedRows:
+    """Rows, and the folds that are held out in turn.
+
+    Parameters
+    ----------
+    rows : TaskRows
+    folds : array of int, optional
+        Fold of every row; None where none is held out.
+    first_scored : int
+        Folds below it are never held out.
+    """
+
+    rows: TaskRows
+    folds: np.ndarray | None
+    first_scored: int = 0
+
+    @property
+    def scored(self) -> list[int]:
+        """Numbers of the folds that are held out in turn."""
+        if self.folds is None:
+            return []
+        return [int(k) for k in np.unique(self.folds) if k >= self.first_scored and (self.folds != k).any()]
+
+    def training(self, k: int) -> TaskRows:
+        """The rows without fold k."""
+        return self.rows.take(self.folds != k)
+
+    def part(self, k: int) -> TaskRows:
+        """The rows of fold k."""
+        return self.rows.take(self.folds == k)
+
+    def with_task(self, position: int, more: TaskRows) -> FoldedRows:
+        """The same with the rows of one more task, dealt into the folds in turn."""
+        task = self.rows.task + (self.rows.task >= position)
+        place = int(np.searchsorted(task, position))
+        new = {"task": np.full(len(more.task), position)}
+        names = ("design", "target", "offset", "weight", "task")
+        parts = {name: new.get(name, getattr(more, name)) for name in names}
+        old = {"task": task}
+        joined = {
+            name: np.concatenate([(mine := old.get(name, getattr(self.rows, name)))[:place], parts[name], mine[place:]])
+            for name in names
+        }
+        rows, folds = TaskRows(**joined, n_tasks=self.rows.n_tasks + 1), self.folds
+        if folds is not None:
+            dealt = np.arange(len(more.task)) % (int(folds.max()) + 1)
+            folds = np.concatenate([folds[:place], dealt, folds[place:]])
+        return FoldedRows(rows, folds, self.first_scored)
+
+
 def sorted_rows(
     design: np.ndarray,
     target: np.ndarray,

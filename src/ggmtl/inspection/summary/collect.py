@@ -94,7 +94,8 @@ def summarize(model: Any, with_standard_errors: bool = False) -> dict[str, Any]:
 
 def _measure(model: Any) -> dict[str, str]:
     """What errors are: in a heading, and as in 'the held-out …'."""
-    measure = LOSSES[getattr(model, "loss", "squared")].measure
+    state = getattr(model, "state_", None)
+    measure = LOSSES[getattr(model, "loss", "squared")].measure if state is None else state.measure
     return {"name": measure.name, "short": measure.short}
 
 

@@ -30,7 +30,7 @@ def target_of(model: Any) -> dict[str, Any] | None:
         "kind": outcome.loss,
         "ratio": _RATIOS[outcome.loss],
         "classes": None if classes is None else [str(plain(label)) for label in classes],
-        "base": float(scores.total.sum() / scores.amount.sum()),
+        "base": _unit(model) * float(scores.total.sum() / scores.amount.sum()),
         "dispersion": float(outcome.dispersion),
         "one_class": [str(label) for label in model.tasks_[_of_one_class(outcome)].tolist()],
         "brier": scores.brier,
@@ -58,7 +58,8 @@ def task_outcomes(model: Any) -> list[dict[str, Any]] | None:
     scores, is_class = outcome.scores, outcome.loss == "logistic"
     low, high = observed_interval(scores.observed, scores.count, is_class, outcome.dispersion)
     with np.errstate(divide="ignore", invalid="ignore"):
-        rate, ratios = scores.total / scores.amount, np.stack([scores.observed, low, high]) / scores.expected
+        rate = _unit(model) * scores.total / scores.amount
+        ratios = np.stack([scores.observed, low, high]) / scores.expected
     ratios[:, scores.expected < _FEWEST_EXPECTED] = np.nan
     return [
         {
@@ -69,6 +70,11 @@ def task_outcomes(model: Any) -> list[dict[str, Any]] | None:
         }
         for i in range(len(scores.total))
     ]
+
+
+def _unit(model: Any) -> float:
+    """Events in one unit of the exposure at the mean rate, which models of counts depart from; one for classes."""
+    return float(np.exp(model.scaling_.target_center))
 
 
 def _of_one_class(outcome: OutcomeFamily) -> np.ndarray:
