@@ -283,10 +283,12 @@ def failures(results: Results) -> list[str]:
 
 
 def page(results: Results, names: list[str], methods: list[str], splits: int, note: str = "") -> str:
+    asked = [f'"{m}"' if " " in m else m for m in methods if m not in BAR]
+    some = "" if len(methods) == len(METHODS) else f" --methods {' '.join(asked)}"
     lines = [
         "# Ordinary tables",
         "",
-        f"Made by `python benchmarks/panels.py --splits {splits}`: {splits} random halves of each task's rows, the "
+        f"Made by `python benchmarks/panels.py --splits {splits}{some}`: {splits} random halves of each task's rows, the "
         "same for all methods; everything is chosen on training rows. The best of the four simple peers (one ridge "
         "regression for all tasks, one per task, a shared model with deviations, a mixed model with random slopes) is "
         "picked after the fact, by its mean error. Other columns: mean error over that of the best, ± the standard "
