@@ -288,8 +288,8 @@ def page(results: Results, names: list[str], methods: list[str], splits: int, no
     lines = [
         "# Ordinary tables",
         "",
-        f"Made by `python benchmarks/panels.py --splits {splits}{some}`: {splits} random halves of each task's rows, the "
-        "same for all methods; everything is chosen on training rows. The best of the four simple peers (one ridge "
+        f"Made by `python benchmarks/panels.py --splits {splits}{some}`: {splits} random halves of each task's rows, "
+        "the same for all methods; everything is chosen on training rows. The best of the four simple peers (one ridge "
         "regression for all tasks, one per task, a shared model with deviations, a mixed model with random slopes) is "
         "picked after the fact, by its mean error. Other columns: mean error over that of the best, ± the standard "
         "error of the paired difference; below 1 is better than the best peer.",
