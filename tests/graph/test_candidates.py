@@ -85,6 +85,15 @@ def test_cross_fitting_keeps_each_fold_to_its_own_proposals():
     assert all(mask.any() and not mask.all() for mask in masks)
 
 
+def test_places_in_degrees_are_on_a_sphere():
+    # Fiji on either side of the date line; two places near the pole, a quarter of a turn apart.
+    places = np.array([[179.5, -17.0], [-179.5, -17.0], [0.0, 89.0], [90.0, 89.0]])
+    assert edges(Coordinates(places, k=1, degrees=True)) == [[0, 1], [2, 3]]
+    assert edges(Coordinates(places, k=1)) != [[0, 1], [2, 3]]
+    with pytest.raises(InputError, match="swapped"):
+        edges(Coordinates(places[:, ::-1], k=1, degrees=True))
+
+
 def test_rules_that_use_no_models_need_no_cross_fitting():
     union, masks = cross_fit(Complete(), [LINE, LINE], NAMES)
     assert len(union.edges) == 6

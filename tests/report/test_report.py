@@ -165,6 +165,12 @@ def test_tasks_whose_places_are_known_are_drawn_there():
         across, up = points[1] - points[0], points[2] - points[0]
         assert across[0] == pytest.approx(up[1], rel=0.02)
         assert abs(across[1]) + abs(up[0]) < 1e-9
+        assert placing.outlines == []
+    told = GGMTLRegressor(candidates=Coordinates(corners, k=2, degrees=True)).fit(X, y, tasks=task)
+    summary = summarize(told)
+    assert summary["on_globe"]
+    # Out at sea there is no coast.
+    assert not place_tasks(summary).outlines
 
 
 def test_places_among_what_is_known_about_the_tasks_are_drawn_too():

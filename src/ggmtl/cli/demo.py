@@ -126,7 +126,7 @@ def _stations() -> Demo:
         question="From eight days of each station: which stations have similar years, and how warm is every other day?",
         task="station",
         data=data,
-        candidates=Coordinates(data.coordinates, k=6),
+        candidates=Coordinates(data.coordinates, k=6, degrees=True),
         aside="the 357 days of each station that were not used (°C)",
         new=every.test.take(np.isin(every.test.tasks, left_out)),
     )

@@ -158,3 +158,10 @@ def _column(series: nw.Series, name: str, labels: np.ndarray) -> np.ndarray:
             f"{example!r}). Fill them in, or leave the column out."
         )
     return values
+
+
+def on_sphere(longitude: np.ndarray, latitude: np.ndarray) -> np.ndarray:
+    """Points of the unit sphere, shape (n, 3), from degrees."""
+    longitude, latitude = np.radians(longitude), np.radians(latitude)
+    level = np.cos(latitude)
+    return np.column_stack([level * np.cos(longitude), level * np.sin(longitude), np.sin(latitude)])

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from ggmtl.data.task_features import TaskFeatures
+from ggmtl.data.task_features import TaskFeatures, on_sphere
 from ggmtl.errors import InputError, did_you_mean
 
 MAX_CATEGORIES = 100
@@ -263,11 +263,7 @@ def is_on_sphere(names: tuple[str, str], columns: Mapping[str, np.ndarray]) -> b
 def places(names: tuple[str, str], columns: Mapping[str, np.ndarray], sphere: bool) -> np.ndarray:
     """Points of the plane, shape (n, 2), or of the unit sphere, shape (n, 3), from degrees."""
     x, y = columns[names[0]], columns[names[1]]
-    if not sphere:
-        return np.column_stack([x, y])
-    longitude, latitude = np.radians(x), np.radians(y)
-    level = np.cos(latitude)
-    return np.column_stack([level * np.cos(longitude), level * np.sin(longitude), np.sin(latitude)])
+    return on_sphere(x, y) if sphere else np.column_stack([x, y])
 
 
 def _named_places(columns: Mapping[str, Any]) -> tuple[str, str] | None:

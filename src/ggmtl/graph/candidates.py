@@ -17,6 +17,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from ggmtl import kernels
 from ggmtl.data.labels import locate_tasks, read_labels
+from ggmtl.data.task_features import on_sphere
 from ggmtl.errors import InputError, ParameterError, did_you_mean
 from ggmtl.runtime.sizes import SIZES, Sizes
 
@@ -154,6 +155,9 @@ class Coordinates(Candidates):
         Columns of ``task_features`` that say where a task is, instead of `xy`. Longitude and latitude in degrees are
         known by their names (``lon``, ``lng``, ``long``, ``longitude``; ``lat``, ``latitude``): distances are then
         those on the sphere. The common model also gets a smooth surface over these places.
+    degrees : bool
+        Whether `xy` are longitudes and latitudes in degrees: distances are then those on the sphere, and the page's map
+        has coastlines.
 
     Examples
     --------
@@ -168,6 +172,7 @@ class Coordinates(Candidates):
     must_link: Sequence[tuple[Any, Any]] = ()
     forbid: Sequence[tuple[Any, Any]] = ()
     columns: tuple[str, str] | None = None
+    degrees: bool = False
 
     def at(self, points: np.ndarray) -> Coordinates:
         """The rule with the places themselves, in the order of the sorted task labels."""
@@ -192,6 +197,10 @@ class Coordinates(Candidates):
             raise InputError(
                 f"Coordinates: xy must be finite, of shape ({len(task_names)}, 2). Got shape {places.shape} instead."
             )
+        if self.degrees:
+            if not (np.abs(places[:, 1]) <= 90.0).all():
+                raise InputError("Coordinates: a latitude is beyond ±90 degrees. Are longitude and latitude swapped?")
+            places = on_sphere(*places.T)
         return _neighbours(places, _check_neighbours(self.k), search)
 
 

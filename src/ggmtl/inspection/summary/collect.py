@@ -168,6 +168,9 @@ def _places(model: Any) -> list[list[float]] | None:
 
 def _is_on_globe(model: Any) -> bool:
     """Whether places are known to be longitude and latitude, so that a map may show coastlines."""
+    rule = getattr(model, "candidates", None)
+    if isinstance(rule, Coordinates) and rule.xy is not None:
+        return rule.degrees
     known = getattr(getattr(getattr(model, "state_", None), "settings", None), "known", None)
     return known is not None and known.surface is not None and known.surface.sphere
 
