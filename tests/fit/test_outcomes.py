@@ -65,7 +65,8 @@ def test_common_slopes_and_intercepts_drawn_to_their_mean_by_the_evidence(name):
     """The same evidence, its slope along the intercepts' strength zero, and slopes that all tasks share."""
     rows, loss = make_rows(name, n_tasks=12, spread=0.7)
     pooled = pooled_level(rows, loss, SLOPES)
-    level = intercept_level(rows, loss, SLOPES, pooled.fit.coefficients, pooled)
+    hub = hub_level(rows, loss, SETTINGS, pooled)[0].fit
+    level = intercept_level(rows, loss, SLOPES, hub, pooled)
     models = level.fit.coefficients
     assert np.ptp(models[:, SLOPES], axis=0).max() < 1e-3
     assert np.ptp(models[:, 2]) > 0.5

@@ -5,7 +5,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression, PoissonRegressor
 
 from ggmtl.losses.rowwise import LOSSES
-from ggmtl.losses.task_rows import newton, sorted_rows
+from ggmtl.losses.task_rows import newton, row_quadratics, sorted_rows
 
 
 def make_rows(name, seed=0, n_tasks=5, n_rows=60, p=3, offset=True, weight=True):
@@ -109,3 +109,13 @@ def test_newton_halves_steps_that_overshoot():
     far = newton(rows, loss, np.array([[0.0, 0.0, -12.0]]), solve, lambda w: 0.0)
     near = newton(rows, loss, np.zeros((1, 3)), solve, lambda w: 0.0)
     np.testing.assert_allclose(far.coefficients, near.coefficients, atol=1e-5)
+
+
+def test_row_quadratics_are_those_of_every_row():
+    rng = np.random.default_rng(0)
+    task, design = rng.integers(0, 6, 40), rng.standard_normal((40, 3))
+    root = rng.standard_normal((7, 3, 3))
+    blocks = root @ root.transpose(0, 2, 1)
+    expected = [x @ blocks[i] @ x for x, i in zip(design, task)]
+    np.testing.assert_allclose(row_quadratics(design, blocks, task), expected)
+    assert row_quadratics(design[:0], blocks, task[:0]).shape == (0,)

@@ -28,12 +28,12 @@ from ggmtl.errors import InputError, InputTypeError, ParameterError, Unavailable
 from ggmtl.estimators.growing import new_label, read_one_task
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
 from ggmtl.fit.family import Family
-from ggmtl.fit.outcomes import OutcomeFamily, fit_outcomes, predictor_variance
+from ggmtl.fit.outcomes import OutcomeFamily, fit_outcomes
 from ggmtl.fit.state import FittedState
 from ggmtl.inference.growth import with_outcome_task
 from ggmtl.kernels import one_blas_thread
 from ggmtl.losses.rowwise import LOSSES
-from ggmtl.losses.task_rows import FoldedRows, TaskRows, sorted_rows
+from ggmtl.losses.task_rows import FoldedRows, TaskRows, row_quadratics, sorted_rows
 from ggmtl.runtime.journal import verbose_logging
 from ggmtl.statistics.task_statistics import TaskStatistics
 
@@ -140,7 +140,7 @@ def outcome_predictor(model: Any, X: Any, tasks: Any, unseen: str | None) -> tup
     outcome, position = model.state_.outcome, locate_tasks(model.tasks_, labels)
     blocks = np.concatenate([outcome.covariance, outcome.new_task[None]])
     place = np.where(position < 0, len(blocks) - 1, position)
-    variance = predictor_variance(model.scaling_.design_rows(matrix), blocks, place)
+    variance = row_quadratics(model.scaling_.design_rows(matrix), blocks, place)
     return np.einsum("rd,rd->r", matrix, coef) + intercept, variance
 
 

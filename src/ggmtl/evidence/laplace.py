@@ -24,7 +24,7 @@ import numpy as np
 
 from ggmtl.evidence.hub import HubEvidence, hub_evidence, information, task_inverses
 from ggmtl.losses.rowwise import RowLoss
-from ggmtl.losses.task_rows import Mode, TaskRows, newton
+from ggmtl.losses.task_rows import Mode, TaskRows, newton, row_quadratics
 from ggmtl.statistics.least_squares import LeastSquares
 
 
@@ -132,7 +132,7 @@ def beside_hub(right: np.ndarray, hub: np.ndarray, inverse: np.ndarray, spread: 
 
 def volume_slope(rows: TaskRows, loss: RowLoss, models: np.ndarray, blocks: np.ndarray) -> np.ndarray:
     """c, the slope of ½ ln|A| along the models, shape (n, p); `blocks` are (A⁻¹)_ii."""
-    leverage = np.einsum("rp,rpq,rq->r", rows.design, blocks[rows.task], rows.design, optimize=True)
+    leverage = row_quadratics(rows.design, blocks, rows.task)
     third = rows.weight * loss.third(rows.predictor(models))
     return rows.sums_by_task(0.5 * (third * leverage)[:, None] * rows.design)
 

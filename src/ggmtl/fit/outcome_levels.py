@@ -40,6 +40,8 @@ _BARELY = 1e-6
 # Counts vary at least as much as Poisson's.
 _LEAST_DISPERSION = 1.0
 _RIDGE = 1e-10
+# The search for the strength of intercepts ends where a change by one of its logarithm gains less than so many nats.
+_SETTLED_SLOPE = 0.01
 # Strength that leaves nothing of a slope to its task, in units of the tasks' curvature.
 _ALL_COMMON = 1e5
 
@@ -82,7 +84,7 @@ def learn_outcome_levels(
     hub, mode = hub_level(rows, loss, settings, pooled, dispersion)
     levels = {"pooled": pooled}
     if settings.slopes.any() and not settings.slopes.all():
-        levels["intercepts"] = intercept_level(rows, loss, settings.slopes, hub.fit.coefficients, pooled, dispersion)
+        levels["intercepts"] = intercept_level(rows, loss, settings.slopes, hub.fit, pooled, dispersion)
     levels["hub"] = hub
     if graph:
         linked = graph_level(rows, loss, settings, task_names, hub.fit, mode)
@@ -127,23 +129,26 @@ def _hub_at(laplace: LaplaceLoss, name: str, hub: np.ndarray, value: float) -> t
 
 
 def intercept_level(
-    rows: TaskRows, loss: RowLoss, slopes: np.ndarray, start: np.ndarray, pooled: OutcomeLevel, dispersion: float = 1.0
+    rows: TaskRows, loss: RowLoss, slopes: np.ndarray, hub: GraphFit, pooled: OutcomeLevel, dispersion: float = 1.0
 ) -> OutcomeLevel:
-    """Common slopes, and an intercept of every task; Newton's method begins at `start`."""
-    unit = np.einsum("nkk->k", rows.working_sums(loss, start).gram) / rows.n_tasks
+    """Common slopes, and an intercept of every task; the search begins at the models and the strength of the hub."""
+    unit = np.einsum("nkk->k", rows.working_sums(loss, hub.coefficients).gram).max() / rows.n_tasks
     column = np.flatnonzero(~slopes)
-    strength = np.where(slopes, _ALL_COMMON * max(float(unit.max()), 1.0), 0.1 * unit)
-    laplace = LaplaceLoss(rows, loss, start, dispersion, pooled.ridge)
+    strength = np.where(slopes, _ALL_COMMON * max(float(unit), 1.0), hub.hub)
+    laplace = LaplaceLoss(rows, loss, hub.coefficients, dispersion, pooled.ridge)
 
     def objective(logs: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal laplace
         strength[column] = np.exp(logs)
         evidence = hub_evidence(laplace, strength)  # pyright: ignore[reportArgumentType]
+        laplace = replace(laplace, start=evidence.coefficients)
         return evidence.value, evidence.gradient[column] * strength[column]
 
-    first = np.log(strength[column])
-    found = minimize_logs(objective, first, (np.log(_WEAKEST), np.log(_STRONGEST)), max_iter=30, ftol=1e-8)
-    value, _ = objective(found.x)
-    return _hub_at(laplace, "intercepts", strength, value)[0]
+    first = np.log(np.clip(strength[column], _WEAKEST, _STRONGEST))
+    bounds = np.log(_WEAKEST), np.log(_STRONGEST)
+    found = minimize_logs(objective, first, bounds, max_iter=30, ftol=1e-8, gtol=_SETTLED_SLOPE)
+    strength[column] = np.exp(found.x)
+    return _hub_at(laplace, "intercepts", strength, float(found.fun))[0]
 
 
 def learned_dispersion(rows: TaskRows, loss: RowLoss, settings: Settings, pooled: OutcomeLevel) -> float:

@@ -26,7 +26,7 @@ from ggmtl.fit.outcome_levels import (
 from ggmtl.fit.outcome_scores import OutcomeScores, score_outcomes
 from ggmtl.fit.predictor_average import HeldOutRows, average_weights, block_importance, cross_fitted_predictor
 from ggmtl.losses.rowwise import RowLoss
-from ggmtl.losses.task_rows import TaskRows, sorted_rows
+from ggmtl.losses.task_rows import TaskRows, row_quadratics, sorted_rows
 
 logger = logging.getLogger("ggmtl")
 
@@ -241,16 +241,6 @@ def moderated(loss: RowLoss, predictor: np.ndarray, variance: np.ndarray) -> np.
     return predictor / np.sqrt(1.0 + np.pi * variance / 8.0) if loss.name == "logistic" else predictor
 
 
-def predictor_variance(design: np.ndarray, covariance: np.ndarray, task: np.ndarray) -> np.ndarray:
-    """τ_r = xᵀΣ_i x of every row; `covariance` has shape (n, p, p)."""
-    out = np.empty(len(design))
-    order = np.argsort(task, kind="stable")
-    tasks, first = np.unique(task[order], return_index=True)
-    for number, members in zip(tasks, np.split(order, first[1:])):
-        out[members] = np.einsum("rp,pq,rq->r", design[members], covariance[number], design[members], optimize=True)
-    return np.maximum(out, 0.0)
-
-
 def _dispersion(
     rows: TaskRows, loss: RowLoss, settings: Settings, folds: np.ndarray | None, scored: list[int]
 ) -> float:
@@ -297,7 +287,7 @@ def _held_out(
         for place, name in enumerate(levels):
             # Where the rows of the other folds support no graph, the hub is what they would have given.
             level = own.get(name, own.get("hub", own["independent"]))
-            variance = predictor_variance(part.design, level.covariance, part.task)
+            variance = row_quadratics(part.design, level.covariance, part.task)
             predictors[place, here] = moderated(loss, part.predictor(level.fit.coefficients), variance)
         base = null_model(rest, loss, settings.slopes)
         null[here] = part.design @ base + part.offset

@@ -159,6 +159,19 @@ class FoldedRows:
         return FoldedRows(rows, folds, self.first_scored)
 
 
+def row_quadratics(design: np.ndarray, blocks: np.ndarray, task: np.ndarray) -> np.ndarray:
+    """xᵀB_i x of every row, not below zero; `blocks` has shape (n, p, p), and rows may stand in any order."""
+    order, out = np.argsort(task, kind="stable"), np.empty(len(design))
+    tasks, first, count = np.unique(task[order], return_index=True, return_counts=True)
+    # Tasks with the same number of rows go through one product of stacked matrices.
+    for size in np.unique(count):
+        same = count == size
+        rows = order[first[same][:, None] + np.arange(size)]
+        X = design[rows]
+        out[rows] = np.einsum("trp,trp->tr", X @ blocks[tasks[same]], X)
+    return np.maximum(out, 0.0)
+
+
 def sorted_rows(
     design: np.ndarray,
     target: np.ndarray,
