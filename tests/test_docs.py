@@ -90,6 +90,15 @@ def test_table_of_the_readme_has_the_measured_errors():
     assert found["table_in_readme"]() == found["comparison_table"](), remedy
 
 
+QUOTED = runpy.run_path(str(ROOT / "docs" / "quoted.py"))
+
+
+@pytest.mark.parametrize("quote", QUOTED["QUOTES"], ids=lambda quote: f"{quote[0]}: {quote[1][:30]}")
+def test_numbers_in_sentences_are_those_of_the_results(quote):
+    in_page, measured = QUOTED["quoted_and_measured"](*quote)
+    assert in_page == measured, "run python docs/quoted.py"
+
+
 def test_links_of_the_readme_lead_to_files():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
