@@ -1,7 +1,8 @@
 """Plant one fault in the mathematics at a time, in a copy of the package, and see whether the tests notice.
 
-Run by ``make faults``; prints a table, writes it to ``tests/faults.md``, and fails if a fault survives. With words, such
-as ``python tests/faults.py curve fit/``, only faults whose name, file or tests have one of them, and nothing is written.
+Run by ``make faults``; prints a table, writes it to ``tests/faults.md``, and fails if a fault survives. With words, as
+in ``python tests/faults.py curve fit/``, only faults whose name, file or tests have one of them, and nothing is
+written.
 """
 
 import os
