@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +13,7 @@ from ggmtl import GGMTLRegressor, TaskStatistics, load_model
 from ggmtl.datasets import make_clusters
 from ggmtl.errors import InputError, ParameterError, UnseenTaskWarning
 from ggmtl.inference.intervals import _held_out_variance, _kappa, _variance_between, calibration
-from ggmtl.inference.uncertainty import main_posterior, noise_variance
+from ggmtl.inference.uncertainty import noise_variance, posterior_within
 
 
 def simulated(seed, n=12, rows=20, spread=0.4, heavy=False, noise=None, p=3):
@@ -98,7 +100,7 @@ def test_variance_of_held_out_rows_is_that_of_ridge_models_without_the_fold():
     (X, y, _), _ = simulated(2, n=1, rows=40)
     model = GGMTLRegressor(validation=4).fit(X, y)
     state = model.state_
-    joint, found = main_posterior(state), _held_out_variance(state)[0]
+    joint, found = posterior_within(state), _held_out_variance(state)[0]
     precision = np.linalg.inv(joint.covariance[0])
     parts = state.folded().parts
     expected = [
@@ -247,3 +249,21 @@ def test_the_mean_of_rows_lies_in_shorter_intervals():
         truth = (data.test.X * data.coefficients[data.test.tasks]).sum(axis=1)
         inside.append(((low < truth) & (truth < high)).mean())
     assert 0.84 < np.mean(inside) < 0.95
+
+
+def test_levels_with_weight_bring_their_own_certainty():
+    # E Var(w | level): with half of the weight on one model for all, half of the covariance is that of one model.
+    rng = np.random.default_rng(4)
+    tasks = np.repeat(np.arange(12), 8)
+    X = rng.normal(size=(96, 2))
+    model = GGMTLRegressor().fit(X, X @ [1.0, -1.0] + rng.normal(size=96), tasks=tasks)
+    state = model.state_
+
+    def within(weights):
+        family = replace(state.family, weights=weights)
+        return posterior_within(replace(state, family=family)).covariance
+
+    alone, mixed, gram = within({"hub": 1.0}), within({"hub": 0.5, "pooled": 0.5}), state.folded().total
+    residual = 2.0 * gram.value(state.family.levels["pooled"].coefficients) / (96 - 3)
+    pooled = residual / noise_variance(state) * np.linalg.inv(gram.pooled()[0])
+    np.testing.assert_allclose(mixed, 0.5 * alone + 0.5 * pooled, rtol=1e-6)

@@ -22,7 +22,7 @@ from scipy.stats import t
 
 from ggmtl.errors import InputError
 from ggmtl.fit.state import FittedState
-from ggmtl.inference.uncertainty import deviations_of_levels, main_posterior, noise_ratios, posterior
+from ggmtl.inference.uncertainty import deviations_of_levels, noise_ratios, posterior, posterior_within
 
 # κ of normal errors. The estimate counts as if so many pairs of folds more had shown it.
 _NORMAL, _PRIOR_PAIRS = 2.0, 10.0
@@ -106,7 +106,7 @@ def _own_noise(state: FittedState) -> np.ndarray:
 
 def _held_out_variance(state: FittedState) -> tuple[np.ndarray, np.ndarray]:
     """Sum of v_i over the rows of every fold that was held out, and their number, shape (folds, n) each."""
-    folded, joint, noise = state.folded(), main_posterior(state), _own_noise(state)
+    folded, joint, noise = state.folded(), posterior_within(state), _own_noise(state)
     parts = [folded.parts[k] for k in folded.scored] or [folded.total]
     root = np.linalg.cholesky(joint.covariance + 1e-12 * _scales(joint.covariance))
     root *= np.sqrt(joint.noise / noise)[:, None, None]

@@ -82,8 +82,7 @@ class Posterior:
     def with_spread(self, levels: Sequence[tuple[float, np.ndarray]]) -> Posterior:
         """The same with the spread of averaged levels, given as weights and deviations from the average.
 
-        Law of total variance: Var w = E Var(w | level) + Var E(w | level), with the covariance of the main level for
-        the first term.
+        Law of total variance: Var w = E Var(w | level) + Var E(w | level), of which this is the first term.
         """
         if not levels:
             return self

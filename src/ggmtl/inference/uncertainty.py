@@ -11,7 +11,7 @@ from ggmtl.data.labels import locate_tasks
 from ggmtl.errors import InputError
 from ggmtl.evidence.level_value import LevelEvidence, level_evidence
 from ggmtl.fit.family import Family
-from ggmtl.fit.levels import hub_level
+from ggmtl.fit.levels import hub_level, independent_level
 from ggmtl.fit.path import noise_ratios as estimated_ratios
 from ggmtl.fit.state import FittedState
 from ggmtl.inference.attachment import among
@@ -69,12 +69,37 @@ def task_noise(state: FittedState) -> np.ndarray:
 
 def posterior(state: FittedState) -> Posterior:
     """The joint posterior of all models."""
-    return state.once("posterior", lambda: main_posterior(state).with_spread(deviations_of_levels(state)))
+    return state.once("posterior", lambda: posterior_within(state).with_spread(deviations_of_levels(state)))
 
 
-def main_posterior(state: FittedState) -> Posterior:
-    """The posterior of the main level, without the spread of the levels that are averaged."""
-    return state.once("main posterior", lambda: _posterior(state))
+def posterior_within(state: FittedState) -> Posterior:
+    """The posterior given the level, on average over levels: without what the averaged levels differ by."""
+    return state.once("posterior within", lambda: _within_levels(state, _posterior(state)))
+
+
+def _within_levels(state: FittedState, main: Posterior) -> Posterior:
+    """E Var(w | level) of the fitted tasks: one model for all and separate models have covariances of their own.
+
+    Levels that vary the shared model, or link tasks beside it, are taken to be as certain as the main one.
+    """
+    family, fitted, covariance = state.family, state.fitted_tasks, main.covariance.copy()
+    for name, weight in family.weights.items():
+        kind = family.levels[name].kind
+        if name == family.main or kind not in ("pooled", "independent"):
+            continue
+        fit, total = among(family.levels[name], fitted), state.folded().total.of_tasks(fitted)
+        narrow, rows, settings = on_its_columns(fit, total, state.settings)
+        # A file does not keep the ridge of separate models; their rows tell it again.
+        own = posterior_of(independent_level(rows, settings) if kind == "independent" else narrow, rows, settings)
+        ratios = noise_ratios(state)
+        if kind == "independent" and ratios is not None:
+            # Its σ² is that of the mean row, which is not one in units of a noise that weighs rows.
+            typical = float(ratios[fitted] @ total.count) / max(float(total.count.sum()), 1.0)
+            own = own.with_noise(rows.gram, ratios[fitted] / typical)
+        if fit.columns is not None:
+            own = own.on_columns(fit.columns, total.n_features)
+        covariance[fitted] += weight * (own.noise / main.noise * own.covariance - main.covariance[fitted])
+    return replace(main, covariance=covariance)
 
 
 def standard_errors(state: FittedState) -> np.ndarray:
