@@ -9,7 +9,7 @@ from ggmtl import GGMTLRegressor, load_model
 from ggmtl.data.curves import Curves
 from ggmtl.data.task_data import TaskData
 from ggmtl.design.scaling import Scaling
-from ggmtl.fit.curve_gain import curve_gain
+from ggmtl.fit.lines_or_curves import curve_gain
 from ggmtl.statistics.least_squares import FoldedLoss
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-import ggmtl.fit.straight as straight_module
+import ggmtl.fit.lines_or_curves as straight_module
 from ggmtl import GGMTLRegressor, load_model
 from ggmtl.bilevel.level import STRAIGHT
 from ggmtl.errors import ParameterError

@@ -23,7 +23,7 @@ from ggmtl.data.reading import read_prediction, read_training
 from ggmtl.data.task_data import InputForm, TaskData
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError, SingularSystemError, UnseenTaskWarning, check_choice, warn_user
-from ggmtl.fit.curve_gain import CurveTrial
+from ggmtl.fit.lines_or_curves import CurveTrial
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.kernels import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares

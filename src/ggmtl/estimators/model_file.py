@@ -38,9 +38,9 @@ from ggmtl.estimators.file_parts import (
     unpack_rows,
 )
 from ggmtl.fit.average import Average
-from ggmtl.fit.curve_gain import CurveGain
 from ggmtl.fit.family import Family, by_name
 from ggmtl.fit.held_out import FoldErrors
+from ggmtl.fit.lines_or_curves import CurveGain
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inference.uncertainty import noise_ratios, noise_variance, standard_errors

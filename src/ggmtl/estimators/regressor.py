@@ -28,7 +28,7 @@ from ggmtl.estimators.outcomes import (
 )
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
 from ggmtl.estimators.state_estimator import models_of
-from ggmtl.fit.curve_gain import CurveTrial
+from ggmtl.fit.lines_or_curves import CurveTrial
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.candidates import KNN, Candidates
 from ggmtl.runtime.sizes import SIZES, Sizes

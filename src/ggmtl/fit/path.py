@@ -28,7 +28,7 @@ from ggmtl.fit.held_out import (
     squared_errors,
 )
 from ggmtl.fit.levels import learn_levels, learn_pooled, simple_levels, weighed_hub, with_graphs
-from ggmtl.fit.straight import learn_lines_and_curves
+from ggmtl.fit.lines_or_curves import learn_lines_and_curves
 from ggmtl.runtime.journal import Journal
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares, single_rows

@@ -17,8 +17,8 @@ from ggmtl.data.labels import locate_tasks
 from ggmtl.data.task_data import InputForm, TaskData
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError
-from ggmtl.fit.curve_gain import CurveGain
 from ggmtl.fit.family import Family
+from ggmtl.fit.lines_or_curves import CurveGain
 from ggmtl.fit.outcomes import OutcomeFamily
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.losses.rowwise import LOSSES, SQUARED_ERROR, Measure
