@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ggmtl.bilevel.level import GraphFit
+from ggmtl.bilevel.level import STRAIGHT, GraphFit
 from ggmtl.fit.average import Average, average_levels
 from ggmtl.fit.held_out import FoldErrors, reported_graph
 from ggmtl.graph.task_graph import TaskGraph
@@ -267,5 +267,8 @@ def _best_simple(simple: list[str], names: list[str], errors: FoldErrors) -> str
         return None
     mean = errors.mean()
     best = min(simple, key=lambda name: mean[names.index(name)])
-    hub = shared_level(simple) or best
+    name = shared_level(simple)
+    # With curves, the shared model of straight lines may be the better one.
+    shared = [level for level in (name, f"{name}{STRAIGHT}") if level in simple]
+    hub = min(shared, key=lambda level: mean[names.index(level)], default=best)
     return hub if _is_as_good(errors, names, hub, best) else best
