@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 
 import numpy as np
 import pytest
@@ -38,6 +39,12 @@ def folder(tmp_path_factory):
 
 def run(*arguments):
     return CliRunner().invoke(app, [str(part) for part in arguments])
+
+
+def standings(output):
+    """Errors of the methods in the table of a comparison."""
+    rows = re.findall(r"^(GGMTL|Pooled|Trees|GPBoost)\b.*?\s{2,}([\d.]+)\s{2,}[\d.]+\s{2,}[\d.]+", output, re.MULTILINE)
+    return {name: float(error) for name, error in rows}
 
 
 def predictions(path):
@@ -89,6 +96,32 @@ def test_a_target_of_two_labels_is_pointed_to_its_loss(folder):
     refused = run("fit", folder / "labels.csv", *COLUMNS)
     assert refused.exit_code == 1
     assert "--loss binary" in refused.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "measure"),
+    [
+        ("labels", ("--loss", "binary"), "log-loss"),
+        ("counts", ("--loss", "poisson", "--exposure", "hours"), "deviance"),
+    ],
+)
+def test_labels_and_counts_are_compared(folder, name, options, measure):
+    done = run("compare", folder / f"{name}.csv", *COLUMNS, *options, "--folds", 2, "--methods", "ggmtl,pooled,trees")
+    assert done.exit_code == 0, done.output
+    assert measure in done.output
+    errors = standings(done.output)
+    # All shops are alike, and the log odds are linear in the price.
+    assert errors["GGMTL"] == pytest.approx(errors["Pooled"], rel=0.05)
+    assert errors["GGMTL"] < errors["Trees"]
+
+
+def test_a_mixed_model_of_gpboost_takes_part(folder):
+    pytest.importorskip("gpboost")
+    options = ("--loss", "poisson", "--exposure", "hours", "--folds", 2, "--methods", "pooled,gpboost")
+    done = run("compare", folder / "counts.csv", *COLUMNS, *options)
+    assert done.exit_code == 0, done.output
+    errors = standings(done.output)
+    assert errors["GPBoost"] == pytest.approx(errors["Pooled"], rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from ggmtl.cli.options import (
     Methods,
     Missing,
     Model,
+    Outcome,
     Seed,
     Target,
     Task,
@@ -144,10 +145,7 @@ def fit(
         Effects, typer.Option(help="Effects of numeric columns: lines, smooth curves, or both, as held-out rows say.")
     ] = Effects.linear,
     task_table: Known = None,
-    loss: Annotated[
-        Loss,
-        typer.Option(help="What the target holds. squared: numbers; binary: one of two labels; poisson: counts."),
-    ] = Loss.squared,
+    loss: Outcome = Loss.squared,
     exposure: Exposure = None,
     output: Annotated[Path | None, typer.Option(help="Model file to write, for example model.ggmtl.")] = None,
     report: Annotated[Path | None, typer.Option(help="Page to write, for example report.html.")] = None,
@@ -249,16 +247,27 @@ def compare(
     groups: Groups = None,
     weights: Weights = None,
     seed: Seed = None,
+    loss: Outcome = Loss.squared,
+    exposure: Exposure = None,
     folds: Annotated[int, typer.Option(help="Folds of the comparison.", min=2)] = 5,
     methods: Methods = None,
 ) -> None:
     """Compare every method on the same folds."""
-    chosen = comparison.choose_methods(_split(methods))
+    workflow.check_options(loss, exposure)
+    name = workflow.LOSS_NAMES[loss]
+    chosen = comparison.choose_methods(_split(methods), name)
     columns = _columns(task, target, features, exclude, categorical, groups, weights)
+    columns = replace(columns, exposure=exposure, classes=loss is Loss.binary)
     rows = _read(data, columns, drop_missing, _reading(decimal, na_values))
     with terminal.working("Comparing") as step:
         result = comparison.compare(
-            rows, chosen, folds, seed, step.change, lambda standing: step.tell(terminal.describe_standing(standing))
+            rows,
+            chosen,
+            folds,
+            seed,
+            name,
+            step.change,
+            lambda standing: step.tell(terminal.describe_standing(standing)),
         )
     terminal.show_comparison(result)
 

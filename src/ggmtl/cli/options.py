@@ -84,7 +84,16 @@ Exclude = Annotated[str | None, typer.Option(help="Columns not to learn from, se
 Categorical = Annotated[
     str | None, typer.Option(help="Columns that are categories even where they look like numbers, separated by commas.")
 ]
-Methods = Annotated[str | None, typer.Option(help=f"Any of {', '.join(METHODS)}, separated by commas. Default: all.")]
+Methods = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Any of {', '.join(METHODS)}, separated by commas; for labels and counts of GGMTL, Hub, Independent, "
+        "Pooled, Trees and, where it is installed, GPBoost. Default: all."
+    ),
+]
+Outcome = Annotated[
+    Loss, typer.Option(help="What the target holds. squared: numbers; binary: one of two labels; poisson: counts.")
+]
 DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows that miss a value.")]
 Missing = Annotated[
     str | None,

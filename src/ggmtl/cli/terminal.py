@@ -164,7 +164,7 @@ def show_comparison(comparison: Comparison) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_QUIET)
     columns: tuple[tuple[str, Literal["left", "right"]], ...] = (
         ("method", "left"),
-        ("error", "right"),
+        (comparison.measure.short, "right"),
         ("± s.e.", "right"),
         ("seconds", "right"),
         ("", "left"),
@@ -185,7 +185,7 @@ def show_comparison(comparison: Comparison) -> None:
     out.print(table)
     out.print()
     out.print(plain(comparison.verdict, "bold"))
-    if any(entry.name == "Hub" for entry in comparison.standings):
+    if comparison.measure.short == "error" and any(entry.name == "Hub" for entry in comparison.standings):
         note = "Hub shrinks the slopes of all features by the same amount; GGMTL estimates the amount for each feature."
         out.print(plain(note, _QUIET))
     if comparison.n_unscored:

@@ -301,7 +301,12 @@ def load(path: Path) -> tuple[GGMTLRegressor | GGMTLClassifier, Encoding]:
     return model, Encoding.from_plain(fact.get("encoding"))
 
 
-def check_options(loss: Loss, exposure: str | None, effects: Effects, task_table: Path | None) -> None:
+LOSS_NAMES = {Loss.squared: "squared", Loss.binary: "logistic", Loss.poisson: "poisson"}
+
+
+def check_options(
+    loss: Loss, exposure: str | None, effects: Effects = Effects.linear, task_table: Path | None = None
+) -> None:
     """Refuse options that have no meaning for a loss, before anything is read."""
     if exposure is not None and loss is not Loss.poisson:
         raise InputError(f"--exposure is for --loss poisson. Got --loss {loss.value} instead.")
