@@ -1,7 +1,7 @@
 """The levels of the family for losses that are not squared: each found by Newton's method on working sums.
 
     pooled        one model for all, its ridge learned
-    intercepts    common slopes, and intercepts drawn to their mean as strongly as Laplace's evidence says
+    common slopes the same slopes, and intercepts drawn to their mean as strongly as Laplace's evidence says
     hub           a shared model and deviations; strengths by the evidence of working sums (PQL), then by Laplace's
     graph         the search for edges on the working sums of the hub's optimum, then Newton's method beside the edges
     independent   every task alone: slopes drawn to zero and intercepts to their mean, as strongly as the evidence says
@@ -29,6 +29,8 @@ from ggmtl.solve.solvers import prepare
 from ggmtl.solve.system import TaskSystem
 from ggmtl.statistics.least_squares import LeastSquares
 
+# The level at which tasks differ in their intercepts alone.
+COMMON_SLOPES = "common slopes"
 # Rounds of working sums and strengths, and the largest change of a log strength that ends them.
 _ROUNDS, _SETTLED = 6, 0.1
 # Rounds in which ridges are learned, and the largest change of their logarithms that ends them.
@@ -84,7 +86,7 @@ def learn_outcome_levels(
     hub, mode = hub_level(rows, loss, settings, pooled, dispersion)
     levels = {"pooled": pooled}
     if settings.slopes.any() and not settings.slopes.all():
-        levels["intercepts"] = intercept_level(rows, loss, settings.slopes, hub.fit, pooled, dispersion)
+        levels[COMMON_SLOPES] = intercept_level(rows, loss, settings.slopes, hub.fit, pooled, dispersion)
     levels["hub"] = hub
     if graph:
         linked = graph_level(rows, loss, settings, task_names, hub.fit, mode)
@@ -148,7 +150,7 @@ def intercept_level(
     bounds = np.log(_WEAKEST), np.log(_STRONGEST)
     found = minimize_logs(objective, first, bounds, max_iter=30, ftol=1e-8, gtol=_SETTLED_SLOPE)
     strength[column] = np.exp(found.x)
-    return _hub_at(laplace, "intercepts", strength, float(found.fun))[0]
+    return _hub_at(laplace, COMMON_SLOPES, strength, float(found.fun))[0]
 
 
 def learned_dispersion(rows: TaskRows, loss: RowLoss, settings: Settings, pooled: OutcomeLevel) -> float:

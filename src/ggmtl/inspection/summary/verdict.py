@@ -10,6 +10,7 @@ from ggmtl.bilevel.level import OTHER_NOISE, STRAIGHT
 from ggmtl.fit.family import Family
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.levels import CORRELATED
+from ggmtl.fit.outcome_levels import COMMON_SLOPES
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inspection.summary.phrases import count, interval, percent
 
@@ -17,6 +18,7 @@ from ggmtl.inspection.summary.phrases import count, interval, percent
 AVERAGE = "average"
 LEVEL_PLACES: dict[str, float] = {
     "pooled": -5.0,
+    COMMON_SLOPES: -4.5,
     "intercepts": -4.0,
     "hub": -3.0,
     CORRELATED: -1.0,
@@ -29,6 +31,7 @@ LEVEL_NAMES = {
     "hub": "shared model + own deviations",
     CORRELATED: "shared model + correlated deviations",
     "described": "shared model by task features + own deviations",
+    COMMON_SLOPES: "common slopes + own intercepts",
     "intercepts": "separate intercepts + partly shared slopes",
     "graph": "linked tasks",
     "independent": "separate models",
@@ -41,6 +44,7 @@ KINDS = {
     "hub": "shared model + own deviations",
     CORRELATED: "shared model + own deviations",
     "described": "shared model by task features + own deviations",
+    COMMON_SLOPES: "common slopes + own intercepts",
     "intercepts": "separate intercepts + partly shared slopes",
     "graph": "linked tasks",
     "independent": "separate models",
