@@ -379,5 +379,11 @@ def test_an_effect_has_a_line_per_task_a_common_one_and_a_band():
     np.testing.assert_allclose(curves[3].get_ydata(), np.asarray(model.effect("x0", grid, task=3)["effect"]))
     assert len(ax.collections) == 1
     assert ax.get_title() == "12 tasks"
+    # Where a task has no rows, it has no line.
+    x[tasks == 3, 0] = rng.uniform(0, 2, size=20)
+    model = GGMTLRegressor(effects="smooth").fit(x, np.sin(x[:, 0]) + rng.normal(size=12)[tasks], tasks=tasks)
+    places, values = plot.effect(model, "x0").lines[3].get_data()
+    assert np.isfinite(values[places < 1.8]).all()
+    assert np.isnan(values[places > 2.6]).all()
     with pytest.raises(InputError, match="fitted GGMTLRegressor"):
         plot.effect(HubRegressor().fit(x, x[:, 0], tasks=tasks), 0)

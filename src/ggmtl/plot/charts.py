@@ -11,7 +11,7 @@ from ggmtl.data.columns import feature_position, read_grid
 from ggmtl.errors import InputError, InputTypeError, require
 from ggmtl.fit.state import state_of
 from ggmtl.graph.task_graph import TaskGraph
-from ggmtl.inference.uncertainty import effect_of
+from ggmtl.inference.uncertainty import effect_of, own_range
 from ggmtl.inspection.summary.collect import summarize
 from ggmtl.plot.style import (
     GAIN_COLOR,
@@ -337,7 +337,7 @@ def effect(model: Any, feature: str | int, grid: Any = None, ax: Any = None) -> 
     feature : str or int
         Its name, or its position among the features.
     grid : array of shape (values,), optional
-        Where to draw it; by default over the range of the training rows.
+        Where to draw it; by default over the range of the training rows, and every task where most of its own rows lie.
     ax : matplotlib Axes, optional
         Where to draw; a new figure if missing.
 
@@ -361,6 +361,10 @@ def effect(model: Any, feature: str | int, grid: Any = None, ax: Any = None) -> 
     ax, n = axes_of(ax), len(state.task_names)
     shown = np.unique(np.linspace(0, n - 1, min(n, MAX_TASKS)).round().astype(np.int64))
     own = state.scaling.effect_rows(position, values) @ state.coefficients[shown].T
+    ranges = own_range(state, position) if grid is None else None
+    if ranges is not None:
+        low, high = ranges[shown].T
+        own[(values[:, None] < low) | (values[:, None] > high)] = np.nan
     ax.plot(values, own, color=GREY, linewidth=0.6, alpha=float(np.clip(8.0 / len(shown), 0.15, 0.7)), zorder=1)
     common, error = effect_of(state, position, values, None)
     if np.isfinite(error).all():

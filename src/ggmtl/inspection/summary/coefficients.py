@@ -27,7 +27,7 @@ _MOST_WORDS = 2
 # the map is a line.
 _FLAT = 0.05
 # A page has so many curves at most, of so many tasks, at so many values each.
-_MOST_CURVES, _MOST_TASKS, _N_VALUES, _MOST_UNUSUAL = 12, 300, 21, 6
+_MOST_CURVES, _MOST_TASKS, _N_VALUES, _MOST_UNUSUAL = 12, 300, 31, 6
 # Standard deviations of a feature about its mean within which its curves are drawn.
 _REACH = 3.0
 
