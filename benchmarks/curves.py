@@ -88,12 +88,12 @@ def main() -> None:
             shares = f"{r['fit']:.1f} | {r['fit'] / loop['loop']:.2f} | {r['memory'] / 1e9:.1f}"
             lines.append(f"| {n:,} | {effects} | {shares} | {r['error']:.3f} | {loop['loop_error']:.3f} |")
             print(lines[-1], flush=True)
-    words = " ".join(__doc__.split("Five features")[1].split())
+    words = " ".join(__doc__.split("Five features")[1].replace("``", "`").split())
     threads = os.environ.get("OMP_NUM_THREADS") or str(os.cpu_count())
     text = [
         "# Curves for very many tasks",
         "",
-        f"Five features{' ' + words} {told.rows} rows a task; threads: {threads}.",
+        f"Five features{words} {told.rows} rows a task; threads: {threads}.",
         "",
         *lines,
     ]
