@@ -14,6 +14,8 @@ from sklearn.exceptions import ConvergenceWarning
 from ggmtl.errors import GGMTLError
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
+# Part of the cases of a long run that is run; each run has fresh ones.
+SHARE = float(os.environ.get("FUZZ_SHARE", "1"))
 # Seconds after which a case counts as hanging.
 LIMIT = 60
 counts = {"cases": 0, "refused": 0}
@@ -38,7 +40,7 @@ def fuzz(ci, long, **strategies):
                 test(*arguments, **values)
 
         options = settings(
-            max_examples=long if is_long else ci,
+            max_examples=max(int(SHARE * long), 1) if is_long else ci,
             derandomize=not is_long,
             deadline=timedelta(seconds=LIMIT),
             suppress_health_check=list(HealthCheck),
