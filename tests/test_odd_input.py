@@ -293,3 +293,10 @@ def test_a_grid_holds_numbers(rows, values):
     X, y, tasks = rows
     with pytest.raises(InputError, match="grid must"):
         GGMTLRegressor(validation=None).fit(X, y, tasks=tasks).effect(0, values)
+
+
+def test_tiny_columns_that_are_not_scaled_have_finite_curvatures(rows):
+    X, y, tasks = rows
+    model = GGMTLRegressor(standardize=False).fit(1e-147 * X, y, tasks=tasks)
+    assert np.isfinite(model.coef_).all()
+    assert np.isfinite(model.intercept_).all()

@@ -129,7 +129,7 @@ def hub_evidence(
     spread = np.linalg.inv(pooled)
     common = spread @ right
     coefficients, pulled = np.empty((n, p)), hub[:, None] * spread * hub
-    squares, products = np.zeros((p, p)), np.zeros((p, p))
+    squares, products, root = np.zeros((p, p)), np.zeros((p, p)), np.sqrt(hub)
     variance = np.diag(total) + n * np.diag(spread) - 2.0 * np.einsum("ka,a,ak->k", total, hub, spread)
     for rows in slices:
         if len(slices) > 1:  # A single chunk is still at hand.
@@ -139,8 +139,10 @@ def hub_evidence(
         reach = inverse.reshape(-1, p) @ pulled
         reach *= inverse.reshape(-1, p)
         variance += (reach @ np.ones(p)).reshape(-1, p).sum(axis=0)
+        # In units of the strengths: for columns of 1e-147 the squares of inverses themselves overflow.
+        inverse = inverse * np.outer(root, root)
         squares += np.square(inverse).sum(axis=0)
-        products += _products(inverse, coefficients[rows] - common)
+        products += _products(inverse, root * (coefficients[rows] - common))
     deviation = ((coefficients - common) ** 2).sum(axis=0)
     quadratic = 2 * loss.value(coefficients) + hub @ deviation + ridge * float((coefficients**2).sum())
     if common_ridge is not None:
@@ -170,13 +172,13 @@ def _curvatures(
     deviation: np.ndarray,
     noise: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Observed and expected second derivatives in ln h from sums over tasks."""
-    n, outer = len(loss.moment), np.outer(hub, hub)
-    observed = -outer * (2.0 * products / noise + squares) + np.diag(n + 2.0 * hub * gradient)
-    expected = outer * squares + np.diag(n - 2.0 * hub * diagonal)
+    """Observed and expected second derivatives in ln h from sums over tasks, `squares` and `products` times hₖhₗ."""
+    n, share = len(loss.moment), hub * deviation / noise
+    observed = -(2.0 * products / noise + squares) + np.diag(n + 2.0 * hub * gradient)
+    expected = squares + np.diag(n - 2.0 * hub * diagonal)
     if loss.noise is None:
         freedom = degrees_of_freedom(loss)
-        observed -= outer * np.outer(deviation, deviation) / (freedom * noise**2)
+        observed -= np.outer(share, share) / freedom
         expected -= np.outer(n - hub * diagonal, n - hub * diagonal) / freedom
     return 0.5 * observed, 0.5 * expected
 
