@@ -65,6 +65,10 @@ def test_labels_are_fitted_and_their_probabilities_predicted(folder):
     assert done.exit_code == 0, done.output
     found = predictions(folder / "probabilities.csv")
     assert 0 < min(found) < max(found) < 1
+    bounds = run("predict", model, folder / "labels.csv", "--interval", "0.9", "--output", folder / "bounds.csv")
+    assert bounds.exit_code == 0, bounds.output
+    with (folder / "bounds.csv").open(encoding="utf-8") as file:
+        assert all(0 < float(row["lower"]) < float(row["upper"]) < 1 for row in csv.DictReader(file))
     assert isinstance(ggmtl.load_model(model), ggmtl.GGMTLClassifier)
 
 

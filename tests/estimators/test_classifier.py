@@ -9,13 +9,14 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import log_loss
+from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import GridSearchCV, cross_val_predict
 from sklearn.utils.estimator_checks import check_estimator
 
 from ggmtl import GGMTLClassifier, load_model
 from ggmtl.datasets import load_landmine, make_clusters
 from ggmtl.errors import InputError, InputTypeError, ParameterError, UnseenTaskWarning
+from ggmtl.fit.outcome_scores import ranking
 from ggmtl.inspection import edge_stability, explain_edge, transfer_report
 from ggmtl.inspection.summary.collect import summarize
 from ggmtl.model_selection import TaskKFold
@@ -424,3 +425,15 @@ def test_a_file_with_the_rows_answers_the_same_questions(model, tmp_path):
     grown = whole.add_task(99, np.zeros((4, 3)), ["no", "no", "yes", "no"])
     assert np.isfinite(explain_edge(grown, 2, 99).error)
     assert transfer_report(small).verdict == transfer_report(model).verdict
+
+
+def test_ranking_within_tasks_uses_pairs_of_one_fold():
+    rng = np.random.default_rng(0)
+    task, fold = np.repeat(np.arange(4), 60), rng.integers(3, size=240)
+    score, target = rng.normal(size=240).round(1), rng.integers(2, size=240).astype(float)
+    found = ranking(score, target, np.ones(240), task, 4, fold)
+    for k in range(4):
+        groups = [(task == k) & (fold == f) for f in range(3)]
+        pairs = [target[rows].sum() * (1 - target[rows]).sum() for rows in groups]
+        areas = [roc_auc_score(target[rows], score[rows]) for rows in groups]
+        assert found[k] == pytest.approx(np.average(areas, weights=pairs))

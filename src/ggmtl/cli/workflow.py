@@ -206,7 +206,8 @@ def intervals(
     model: GGMTLRegressor | GGMTLClassifier, frame: pa.Table, coverage: float, known: TaskFeatures | None = None
 ) -> dict[str, np.ndarray]:
     """The columns `lower` and `upper`."""
-    lower, upper = model.predict_interval(frame, coverage, task_features=known).T
+    given = {} if isinstance(model, GGMTLClassifier) else {"task_features": known}
+    lower, upper = model.predict_interval(frame, coverage, **given).T
     return {"lower": lower, "upper": upper}
 
 

@@ -53,9 +53,18 @@ class OutcomeScores:
 
 
 def score_outcomes(
-    rows: TaskRows, loss: RowLoss, held_out: np.ndarray, predictor: np.ndarray, dispersion: float
+    rows: TaskRows,
+    loss: RowLoss,
+    held_out: np.ndarray,
+    predictor: np.ndarray,
+    dispersion: float,
+    folds: np.ndarray | None = None,
 ) -> OutcomeScores:
-    """Compare the predictor η of the rows in `held_out`, a mask, with their target."""
+    """Compare the predictor η of the rows in `held_out`, a mask, with their target; `folds` are those of all rows.
+
+    Within a task only rows of one fold are ranked. A row that is held out is missing among those that its prediction is
+    learned from, so beside rows of other folds a task's positive rows would seem less probable than its negative ones.
+    """
     part, n = rows.take(held_out), rows.n_tasks
     is_class = loss.name == "logistic"
     mean, exposure = loss.mean(predictor), np.ones_like(rows.target) if is_class else np.exp(rows.offset)
@@ -65,7 +74,9 @@ def score_outcomes(
         brier = float(np.average((mean - part.target) ** 2, weights=part.weight))
         whole = ranking(predictor, part.target, part.weight, np.zeros(len(part.task), dtype=np.int64), 1)
         auc = float(whole[0]) if np.isfinite(whole[0]) else None
-        task_auc = ranking(predictor, part.target, part.weight, part.task, n)
+        task_auc = ranking(
+            predictor, part.target, part.weight, part.task, n, None if folds is None else folds[held_out]
+        )
     return OutcomeScores(
         np.bincount(rows.task, rows.weight * rows.target, n),
         np.bincount(rows.task, rows.weight * exposure, n),
@@ -79,8 +90,20 @@ def score_outcomes(
     )
 
 
-def ranking(score: np.ndarray, target: np.ndarray, weight: np.ndarray, task: np.ndarray, n_tasks: int) -> np.ndarray:
-    """Area under the ROC curve of every task, shape (n,); rows of equal score count half. NaN with one class."""
+def ranking(
+    score: np.ndarray,
+    target: np.ndarray,
+    weight: np.ndarray,
+    task: np.ndarray,
+    n_tasks: int,
+    fold: np.ndarray | None = None,
+) -> np.ndarray:
+    """Area under the ROC curve of every task, from the pairs of rows of one fold, shape (n,); NaN without such pairs.
+
+    Rows of equal score count half.
+    """
+    n_folds = 1 if fold is None else int(fold.max(initial=0)) + 1
+    task, n_groups = task * n_folds + (0 if fold is None else fold), n_tasks * n_folds
     order = np.lexsort((score, task))
     score, task = score[order], task[order]
     positive, negative = weight[order] * target[order], weight[order] * (1.0 - target[order])
@@ -89,10 +112,10 @@ def ranking(score: np.ndarray, target: np.ndarray, weight: np.ndarray, task: np.
         return np.full(n_tasks, np.nan)
     owner = task[starts]
     right, wrong = np.add.reduceat(positive, starts), np.add.reduceat(negative, starts)
-    all_right, all_wrong = np.bincount(owner, right, n_tasks), np.bincount(owner, wrong, n_tasks)
+    all_right, all_wrong = np.bincount(owner, right, n_groups), np.bincount(owner, wrong, n_groups)
     before = np.cumsum(wrong) - wrong - (np.cumsum(all_wrong) - all_wrong)[owner]
-    pairs = all_right * all_wrong
-    area = np.bincount(owner, right * (before + 0.5 * wrong), n_tasks)
+    area = np.bincount(owner, right * (before + 0.5 * wrong), n_groups).reshape(n_tasks, n_folds).sum(axis=1)
+    pairs = (all_right * all_wrong).reshape(n_tasks, n_folds).sum(axis=1)
     return np.where(pairs > 0, area / np.where(pairs > 0, pairs, 1.0), np.nan)
 
 

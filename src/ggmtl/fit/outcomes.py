@@ -177,7 +177,7 @@ def _fit_in_order(
         np.sum([weight * levels[name].covariance for name, weight in weights.items()], axis=0),
         common_covariance(rows, loss, levels, weights, dispersion),
         np.einsum("npp->np", gram).mean(axis=0),
-        score_outcomes(rows, loss, seen, predictor, dispersion),
+        score_outcomes(rows, loss, seen, predictor, dispersion, folds),
         preferred,
         loss.name,
     )

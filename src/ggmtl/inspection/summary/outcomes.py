@@ -131,7 +131,7 @@ def quality_line(target: dict[str, Any]) -> str:
         within = ""
         if target["task_auc"] is not None:
             tasks = count(target["n_both"], "task")
-            within = f"; within tasks {target['task_auc']:.3f}, the mean of {tasks} with both classes"
+            within = f"; within tasks {target['task_auc']:.3f}, the mean of {tasks} with both classes in a fold"
         parts.append(f"AUC {target['auc']:.3f}{within}. Brier score {target['brier']:.4f}.")
     return " ".join(parts)
 

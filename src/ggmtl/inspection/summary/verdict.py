@@ -70,7 +70,7 @@ _SIMPLE_VERDICTS = {
 _MEANINGS = {
     "single": "If the rows belong to several tasks, name the column that says to which: task=… in Python, --task on "
     "the command line.",
-    "pooled": "All tasks follow the same model: rows of one task say as much about another as about itself.",
+    "pooled": "The rows do not show that the tasks differ: a model of its own for every task predicts no better.",
     "hub": "All tasks share one model, and each differs from it in its own way. Links between tasks did not "
     "improve held-out predictions, so none is shown.",
     "described": "The shared model is a function of what is known about the tasks, and each task differs from it in "
