@@ -5,11 +5,12 @@ In: what users pass to ``fit`` and ``predict``. Out: fitted attributes in the us
 ====================  ===================================================================
 ``regressor``         ``GGMTLRegressor``, ``GGMTLRegressor.paper`` and ``load_model``
 ``classifier``        ``GGMTLClassifier``; ``outcomes``: fits of classes and counts
-``state_estimator``   ``predict``, ``summary``, ``save``, ``add_task``, ``partial_fit``: all that asks the fitted state
+``state_regressor``   ``fit``, ``partial_fit``, ``predict``, ``predict_interval``: rows to and from the fitted state
+``state_estimator``   ``summary``, ``coefficients``, ``effect``, ``save``, ``add_task``: all that asks the fitted state
 ``base``              the shell that baselines share: reading, scaling, attributes
 ``parameters``        which values and combinations are allowed; parameters → ``Settings``
 ``learning``          one fit: memory, device, checkpoint, search, warnings
-``growing``           more rows, more tasks; ``tables``: coefficients and the path as tables
+``growing``           more rows, more tasks
 ``model_file``        the model file: what is in it (``file_parts``: what only some models have)
 ``file_format``       how a model file is written: JSON and arrays, no pickle
 ====================  ===================================================================

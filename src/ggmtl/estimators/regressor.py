@@ -12,22 +12,14 @@ import numpy as np
 from ggmtl.data.curves import Curves
 from ggmtl.data.task_data import TaskData
 from ggmtl.data.task_features import TaskFeatures
-from ggmtl.errors import GGMTLError, InputError, ModelFileError, check_choice
-from ggmtl.estimators.base import LearnedModels, all_or_nothing
+from ggmtl.errors import GGMTLError, ModelFileError
+from ggmtl.estimators.base import LearnedModels
 from ggmtl.estimators.classifier import GGMTLClassifier
-from ggmtl.estimators.interval_regressor import IntervalRegressor
 from ggmtl.estimators.learning import learn_state
 from ggmtl.estimators.model_file import DAMAGED, read_model
-from ggmtl.estimators.outcomes import (
-    check_loss_options,
-    expected_counts,
-    explained_deviance,
-    learn_outcomes,
-    outcome_predictor,
-    refuse,
-)
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
 from ggmtl.estimators.state_estimator import models_of
+from ggmtl.estimators.state_regressor import StateRegressor
 from ggmtl.fit.lines_or_curves import CurveTrial
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.candidates import KNN, Candidates
@@ -36,7 +28,7 @@ from ggmtl.statistics.least_squares import LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 
-class GGMTLRegressor(IntervalRegressor):
+class GGMTLRegressor(StateRegressor):
     """Graph-guided multi-task regression: every task's linear model, and which tasks are alike.
 
     The models V minimise, given edge values e ∈ [0, 1],
@@ -293,124 +285,6 @@ class GGMTLRegressor(IntervalRegressor):
             "max_iter": max_iter,
         }
         return cls(**published | given | parameters)
-
-    # ------------------------------------------------------------------ fitting
-
-    @all_or_nothing
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        tasks: Any = None,
-        *,
-        sample_weight: Any = None,
-        groups: Any = None,
-        exposure: Any = None,
-        task_features: Any = None,
-    ):
-        """Fit every task's model.
-
-        Parameters
-        ----------
-        X : data frame or array of shape (rows, columns)
-            Features in long form, with the task column if `task` names one; or a list of pairs ``(X_i, y_i)``.
-        y : array of shape (rows,) or (rows, n_tasks)
-            Target; two-dimensional: one task per column, all with the same `X`.
-        tasks : array of shape (rows,), optional
-            Task labels, instead of a task column in `X`.
-        sample_weight : array of shape (rows,), optional
-            Weights of the rows; a weight of two counts a row twice.
-        groups : array of shape (rows,), optional
-            Rows of one group stay in one fold.
-        exposure : array of shape (rows,), optional
-            What counts are proportional to (time, population, expected cases), for ``loss="poisson"``.
-        task_features : data frame, optional
-            What is known about the tasks: one row per task, the task in the index or in the task column. The common
-            model becomes a function of these columns, each as strongly as the data say, and near tasks, by longitude
-            and latitude, get near models. Numbers, truth values, dates and categories are understood. The table may
-            have tasks that are not in `X`; missing values are refused. For the squared loss.
-
-        Returns
-        -------
-        self
-        """
-        check_choice("loss", self.loss, ("squared", "poisson"))
-        check_loss_options(self.loss, exposure, task_features)
-        if self.loss == "squared":
-            return super().fit(X, y, tasks, sample_weight=sample_weight, groups=groups, task_features=task_features)
-        return self._show(learn_outcomes(self, X, y, tasks, sample_weight, groups, exposure))
-
-    @all_or_nothing
-    def fit_statistics(self, statistics: TaskStatistics, *, task_features: Any = None):
-        """Fit from sufficient statistics, without rows.
-
-        Statistics without folds leave nothing to validate on: strengths are then chosen by evidence. `task_features`
-        is as in ``fit``. Effects that bend need the sums of curves, which are collected with ``curves="auto"``.
-        """
-        if self.loss != "squared":
-            refuse(self, "fit_statistics")
-        statistics = self._checked(statistics)
-        if self.effects == "linear":
-            statistics = statistics.without_curves()
-        elif statistics.curves is None:
-            raise InputError(
-                f"effects={self.effects!r} needs the sums of curves, which these statistics do not have. Collect them "
-                'with curves="auto" (as in TaskStatistics.from_parquet), use fit, or use effects="linear".'
-            )
-        return super().fit_statistics(statistics, task_features=task_features)
-
-    def predict(
-        self,
-        X: Any,
-        tasks: Any = None,
-        return_std: bool = False,
-        *,
-        unseen: str | None = None,
-        exposure: Any = None,
-        task_features: Any = None,
-    ) -> Any:
-        """Predict the target of rows.
-
-        Parameters
-        ----------
-        X : data frame or array
-            As in ``fit``.
-        tasks : array of shape (rows,), optional
-            Task labels, where they were given to ``fit`` in this way.
-        return_std : bool
-            Also return the standard deviation of a new observation about each prediction.
-        unseen : {"error", "hub"}, optional
-            What to do with tasks that were not in the training data; by default the parameter `unseen`. ``"hub"``
-            predicts their rows with the shared model, and warns with their number and labels.
-        exposure : array of shape (rows,), optional
-            As in ``fit``; one by default.
-        task_features : data frame, optional
-            What is known about tasks that were not in the training data, as in ``fit``. Their models follow from it.
-            Rows of other tasks are not used.
-
-        Returns
-        -------
-        array of shape (rows,), or (rows, n_tasks) where ``fit`` was given one task per column of y; with
-        ``return_std`` a pair of such arrays
-        """
-        check_loss_options(self._fitted_loss(), exposure, task_features)
-        if self._fitted_loss() == "poisson":
-            return self._predict_counts(X, tasks, return_std, unseen, exposure)
-        return super().predict(X, tasks, return_std, unseen=unseen, task_features=task_features)
-
-    def _predict_counts(self, X: Any, tasks: Any, return_std: bool, unseen: str | None, exposure: Any) -> Any:
-        predictor, variance = outcome_predictor(self, X, tasks, unseen)
-        mean = expected_counts(predictor, exposure)
-        return (mean, np.sqrt(self.dispersion_ * mean + mean**2 * variance)) if return_std else mean
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: Any = None, exposure: Any = None) -> float:
-        """R² of the predictions over all rows; for counts D², the share of the deviance that is explained.
-
-        The deviance to explain is that of one rate for all rows.
-        """
-        if self._fitted_loss() == "squared":
-            return super().score(X, y, sample_weight, tasks)
-        return explained_deviance(y, self.predict(X, tasks, exposure=exposure), sample_weight, exposure)
 
     def _curves(self, data: TaskData) -> Curves:
         return Curves.none() if self.effects == "linear" else Curves.of_rows(data.X, data.sample_weight)

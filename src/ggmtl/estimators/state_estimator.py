@@ -1,35 +1,28 @@
-"""Estimators whose fit is one :class:`ggmtl.fit.state.FittedState`: they grow, answer questions and are saved."""
+"""Estimators that hold one :class:`ggmtl.fit.state.FittedState`: they answer questions, grow and are saved."""
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from scipy.stats import norm
 from sklearn.utils.validation import check_is_fitted
 
 from ggmtl.data.columns import feature_position, read_grid
 from ggmtl.data.frames import as_table
-from ggmtl.data.labels import locate_tasks, task_position
-from ggmtl.data.task_data import InputForm
-from ggmtl.data.task_features import TaskFeatures, read_task_features
-from ggmtl.errors import ParameterError
-from ggmtl.estimators.base import LearnedModels, TaskEstimator, TaskRegressor, all_or_nothing
-from ggmtl.estimators.growing import more_features, more_rows, one_more_task, read_more
+from ggmtl.data.labels import task_position
+from ggmtl.errors import ParameterError, check_share
+from ggmtl.estimators.base import LearnedModels, TaskEstimator, all_or_nothing
+from ggmtl.estimators.growing import one_more_task
 from ggmtl.estimators.model_file import write_model
-from ggmtl.estimators.outcomes import one_more_outcome, refuse
-from ggmtl.estimators.tables import coefficient_columns, interval_columns, path_columns
+from ggmtl.estimators.outcomes import one_more_outcome
 from ggmtl.evidence.level_value import LevelEvidence
 from ggmtl.fit.state import FittedState
-from ggmtl.inference.growth import with_rows
-from ggmtl.inference.uncertainty import effect_of, evidence_of, noise_ratios, posterior, task_noise
-from ggmtl.inference.unseen import known_of, unseen_models, with_unseen
+from ggmtl.inference.uncertainty import effect_of, evidence_of, standard_errors
 from ggmtl.inspection.summary.collect import summarize
 from ggmtl.inspection.summary.words import describe, notebook_html
 from ggmtl.kernels import one_blas_thread
-from ggmtl.statistics.task_statistics import TaskStatistics
 
 
 class StateEstimator(TaskEstimator):
@@ -214,208 +207,6 @@ class StateEstimator(TaskEstimator):
         write_model(path, self.get_params(deep=False), self.state_, keep_statistics)
 
 
-class StateRegressor(TaskRegressor, StateEstimator):
-    """Base of the regressors that hold a fitted state as ``state_``."""
-
-    @all_or_nothing
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        tasks: Any = None,
-        *,
-        sample_weight: Any = None,
-        groups: Any = None,
-        task_features: Any = None,
-    ):
-        """Fit every task's model.
-
-        Parameters
-        ----------
-        X : data frame or array of shape (rows, columns)
-            Features in long form, with the task column if `task` names one; or a list of pairs ``(X_i, y_i)``.
-        y : array of shape (rows,) or (rows, n_tasks)
-            Target; two-dimensional: one task per column, all with the same `X`.
-        tasks : array of shape (rows,), optional
-            Task labels, instead of a task column in `X`.
-        sample_weight : array of shape (rows,), optional
-            Weights of the rows; a weight of two counts a row twice.
-        groups : array of shape (rows,), optional
-            Rows of one group stay in one fold.
-        task_features : data frame, optional
-            What is known about the tasks: one row per task, the task in the index or in the task column. The common
-            model becomes a function of these columns, each as strongly as the data say, and near tasks, by longitude
-            and latitude, get near models. Numbers, truth values, dates and categories are understood. The table may
-            have tasks that are not in `X`; missing values are refused.
-
-        Returns
-        -------
-        self
-        """
-        known = self._read_known(task_features)
-        statistics, form, curves, trial = self._collect(X, y, tasks, sample_weight, groups)
-        asked = {} if trial is None else {"trial": trial}
-        return self._fit(statistics, form, curves, **known, **asked)
-
-    @all_or_nothing
-    def fit_statistics(self, statistics: TaskStatistics, *, task_features: Any = None):
-        """Fit from sufficient statistics, without rows.
-
-        Statistics without folds leave nothing to validate on: strengths are then chosen by evidence. `task_features`
-        is as in ``fit``.
-        """
-        curves, plain = self._checked(statistics).curves, replace(statistics, curves=None)
-        return self._fit(plain, InputForm(), curves, **self._read_known(task_features))
-
-    def _read_known(self, task_features: Any) -> dict[str, Any]:
-        return {} if task_features is None else {"task_features": read_task_features(task_features, self.task)}
-
-    @all_or_nothing
-    @one_blas_thread()
-    def partial_fit(
-        self,
-        X: Any,
-        y: Any = None,
-        tasks: Any = None,
-        forget: float = 1.0,
-        *,
-        sample_weight: Any = None,
-        groups: Any = None,
-        relearn: bool = True,
-        task_features: Any = None,
-    ):
-        """Learn from more rows; the old ones are not needed, their statistics are.
-
-        By default everything is learned anew from the statistics of all rows, so the result is that of
-        ``fit_statistics(forget · old + new)``, and costs a fit. With ``relearn=False`` graph, strengths and scaling
-        stay, and only the models follow the rows: one linear solve. The statistics are the same either way, so that
-        many cheap calls and a last one with ``relearn=True`` end where one call with all their rows does, but for the
-        folds: the rows of a call are dealt among themselves. A row that is sent again may then be held out in one copy
-        and learned from in the other; ``groups`` keep such rows together. New tasks are welcome in long form; with
-        ``relearn=False`` they are attached as by ``add_task``.
-
-        Parameters
-        ----------
-        X, y, tasks, sample_weight
-            As in ``fit``.
-        forget : float
-            What an old row counts beside a new one, in (0, 1].
-        groups : array of shape (rows,), optional
-            Rows of one group stay in one fold, also those of groups that earlier rows were in.
-        relearn : bool
-            Whether to learn graph and strengths anew; ``path_`` and ``validation_error_`` are those of the last time.
-        task_features : data frame, optional
-            What is known about tasks that are new, where ``fit`` was given ``task_features``.
-
-        Returns
-        -------
-        self
-        """
-        if self.loss != "squared":
-            refuse(self, "partial_fit")
-        if not hasattr(self, "coef_"):
-            return self.fit(X, y, tasks, sample_weight=sample_weight, groups=groups, task_features=task_features)
-        more = more_features(self.state_, self._read_known(task_features).get("task_features"))
-        statistics, form = more_rows(self, read_more(self, X, y, tasks, sample_weight, groups), forget)
-        if relearn:
-            known = {} if more is None else {"task_features": more}
-            return self._fit(statistics, form, self.scaling_.curves, **known)
-        return self._show(replace(with_rows(self.state_, statistics, more), form=form))
-
-    def predict(
-        self,
-        X: Any,
-        tasks: Any = None,
-        return_std: bool = False,
-        *,
-        unseen: str | None = None,
-        task_features: Any = None,
-    ) -> Any:
-        """Predict the target of rows.
-
-        Parameters
-        ----------
-        X : data frame or array
-            As in ``fit``.
-        tasks : array of shape (rows,), optional
-            Task labels, where they were given to ``fit`` in this way.
-        return_std : bool
-            Also return the standard deviation of a new observation about each prediction.
-        unseen : {"error", "hub"}, optional
-            What to do with tasks that were not in the training data; by default the parameter `unseen`. ``"hub"``
-            predicts their rows with the shared model, and warns with their number and labels.
-        task_features : data frame, optional
-            What is known about tasks that were not in the training data, as in ``fit``. Their models follow from it.
-            Rows of other tasks are not used.
-
-        Returns
-        -------
-        array of shape (rows,), or (rows, n_tasks) where ``fit`` was given one task per column of y; with
-        ``return_std`` a pair of such arrays
-        """
-        known = self._read_known(task_features)
-        values = self._predict(X, tasks, unseen, **known)
-        if not return_std:
-            return values
-        return values, self._deviations(X, tasks, known).reshape(np.shape(values))
-
-    def _deviations(self, X: Any, tasks: Any, known: dict[str, Any], of_mean: bool = False) -> np.ndarray:
-        """Standard deviation of a new observation, or of the mean, about every prediction, in the target's units."""
-        matrix, labels, position = self._located(X, tasks)
-        state, n = self.state_, len(self.tasks_)
-        rows = self.scaling_.design_rows(matrix)
-        rows = np.repeat(rows, n, axis=0) if labels is None else rows
-        joint, ratios = posterior(state), noise_ratios(state)
-        if known and labels is not None and (position < 0).any():
-            new, z = self._new_tasks(labels[position < 0], known["task_features"])
-            joint, ratios = with_unseen(state, joint, ratios, z)
-            there = locate_tasks(new, labels) if len(new) else position
-            position = np.where((position < 0) & (there >= 0), n + there, position)
-        return joint.standard_deviations(rows, position, ratios, of_mean=of_mean) * self.scaling_.target_scale
-
-    def _located(self, X: Any, tasks: Any) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-        """Features and labels of rows, and the task of every prediction, −1 where unseen."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            matrix, labels = self._read_rows(X, tasks)
-        every = np.tile(np.arange(len(self.tasks_)), len(matrix))
-        return matrix, labels, every if labels is None else locate_tasks(self.tasks_, labels)
-
-    def _new_tasks(self, labels: np.ndarray, features: TaskFeatures) -> tuple[np.ndarray, np.ndarray]:
-        """Of these labels, those that the table knows, and their z."""
-        known = known_of(self.state_, "predict")
-        names = np.unique(labels)
-        names = names[locate_tasks(features.task_names, names) >= 0]
-        return names, known.encode(known.features.same_columns(features.of_tasks(names)))
-
-    def _models_of(
-        self, labels: np.ndarray, unseen: str, task_features: TaskFeatures | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Slopes and intercept for every row; of new tasks in the table, as it implies."""
-        if task_features is None:
-            return super()._models_of(labels, unseen)
-        is_new = locate_tasks(self.tasks_, labels) < 0
-        names, z = self._new_tasks(labels[is_new], task_features)
-        position = locate_tasks(names, labels) if len(names) else np.full(len(labels), -1)
-        described = is_new & (position >= 0)
-        models = unseen_models(self.state_, z)
-        slopes, constants = self.scaling_.to_user_units(models)
-        slopes = np.concatenate([slopes, self.scaling_.bends_in_user_units(models)], axis=1)
-        coef, intercept = np.empty((len(labels), slopes.shape[1])), np.empty(len(labels))
-        if not described.all():
-            coef[~described], intercept[~described] = super()._models_of(labels[~described], unseen)
-        coef[described], intercept[described] = slopes[position[described]], constants[position[described]]
-        return coef, intercept
-
-    @property
-    def noise_(self) -> np.ndarray:
-        """Standard deviation of every task's noise, in the units of the target, shape (n_tasks,)."""
-        check_is_fitted(self, "coef_")
-        if self.state_.outcome is not None:
-            raise AttributeError("noise_ is available for squared loss only. dispersion_ is that of counts.")
-        return task_noise(self.state_)
-
-
 def models_of(state: FittedState) -> LearnedModels:
     """The fitted attributes of a state."""
     fit, family = state.level, state.family
@@ -441,3 +232,33 @@ def models_of(state: FittedState) -> LearnedModels:
         attributes["dispersion_"] = state.outcome.dispersion
     common = state.common_model() if state.settings.hub else None
     return LearnedModels(state.coefficients, state.graph, common, attributes)
+
+
+def coefficient_columns(model: Any) -> dict[str, np.ndarray]:
+    """Task, feature, coefficient and standard error of every coefficient of a fitted model."""
+    names = [*model.feature_names_, *(["(intercept)"] if model.fit_intercept else [])]
+    values = np.column_stack([model.coef_, model.intercept_]) if model.fit_intercept else model.coef_
+    return {
+        "task": np.repeat(model.tasks_, len(names)),
+        "feature": np.tile(np.array(names, dtype=str), len(model.tasks_)),
+        "coefficient": values.ravel(),
+        "standard_error": standard_errors(model.state_).ravel(),
+    }
+
+
+def interval_columns(model: Any, level: float) -> dict[str, np.ndarray]:
+    """Task, feature, coefficient and the bounds of its interval."""
+    check_share("level", level)
+    columns = coefficient_columns(model)
+    reach, value = norm.ppf(0.5 + 0.5 * level) * columns.pop("standard_error"), columns["coefficient"]
+    return columns | {"low": value - reach, "high": value + reach}
+
+
+def path_columns(path: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """``path_`` by columns; a number that is not known, such as an error where nothing was held out, is NaN."""
+    columns = {name: [row.get(name) for row in path] for name in dict.fromkeys(name for row in path for name in row)}
+    numeric = {name for name, values in columns.items() if not any(isinstance(value, (str, bool)) for value in values)}
+    return {
+        name: np.array([np.nan if value is None and name in numeric else value for value in values])
+        for name, values in columns.items()
+    }
