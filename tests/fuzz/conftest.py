@@ -45,8 +45,8 @@ def write_page(found):
     lines = [
         "# Generated cases",
         "",
-        "`make fuzz` writes this page: the fresh cases of every property in the last long run that it passed, and how many",
-        f"of them were refused with a message. {total:,} cases in all, {refused:,} refused.",
+        "`make fuzz` writes this page: the fresh cases of every property in the last long run that it passed, and how",
+        f"many of them were refused with a message. {total:,} cases in all, {refused:,} refused.",
         "",
         "| property | cases | refused |",
         "| --- | --- | --- |",
