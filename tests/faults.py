@@ -306,14 +306,14 @@ FAULTS = (
         "design/scaling.py",
         "return slopes[..., : self.n_features] + added,",
         "return slopes[..., : self.n_features],",
-        "design/test_curves.py",
+        "data/test_curves.py",
     ),
     Fault(
         "a curve that bends on beyond the training rows",
-        "design/curves.py",
+        "data/curves.py",
         "inside = np.clip(u, 0.0, 1.0)",
         "inside = np.clip(u, -1.0, 2.0)",
-        "design/test_curves.py",
+        "data/test_curves.py",
     ),
     Fault(
         "the gradient of Laplace's evidence with a third derivative of the wrong sign",

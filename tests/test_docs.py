@@ -143,3 +143,11 @@ def test_contributing_lists_every_room():
     there = [path.name for path in (ROOT / "src/ggmtl").iterdir() if (path / "__init__.py").exists()]
     there += [path.name for path in (ROOT / "src/ggmtl").glob("*.py") if path.name != "__init__.py"]
     assert sorted(listed) == sorted(there)
+
+
+def test_figures_of_trust_are_those_that_the_commands_wrote():
+    text = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
+    for page, pattern in (("fuzz", r"[\d,]+(?= cases in all)"), ("faults", r"\d+ of \d+(?= were caught)")):
+        found = re.search(pattern, (ROOT / "tests" / f"{page}.md").read_text(encoding="utf-8"))
+        assert found is not None
+        assert f"{found[0]} " in text, page

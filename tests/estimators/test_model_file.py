@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from sklearn.model_selection import KFold
 from ggmtl import KNN, Complete, Coordinates, GGMTLRegressor, load_model
 from ggmtl.bilevel.level import GraphFit
 from ggmtl.data.task_data import InputForm
+from ggmtl.datasets import make_clusters
 from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError, ModelFileError, ParameterError
 from ggmtl.estimators.file_format import _PREFIX, decode, encode, read_file, round_mantissa, write_file
@@ -463,3 +465,19 @@ def test_mutated_files_are_refused_or_give_the_right_answer(raw, fitted, tmp_pat
     model, X, tasks = fitted
     count = 10_000 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 1_000
     assert fuzz(raw, model, X, tasks, tmp_path / "x", count, seed=0) > 0.7 * count
+
+
+EARLIER = Path(__file__).parent / "earlier"
+
+
+@pytest.mark.parametrize("name", ["6a7a0e2_plain", "35f8f2b_curves"])
+def test_files_of_earlier_versions_predict_the_same(name):
+    data = make_clusters(2, n_tasks=6, n_features=3, n_samples=12, noise=0.3, random_state=0)
+    model = load_model(EARLIER / f"{name}.ggmtl")
+    np.testing.assert_allclose(model.predict(data.X, tasks=data.tasks), np.load(EARLIER / f"{name}.npy"), rtol=1e-12)
+    assert model.add_task(99, data.X[:5], data.y[:5]).summary()
+
+
+def test_files_of_classes_of_earlier_versions_are_refused_with_the_remedy():
+    with pytest.raises(ModelFileError, match=r"earlier version.*Fit it again"):
+        load_model(EARLIER / "35f8f2b_cls.ggmtl")
