@@ -66,6 +66,7 @@ html_sidebars = {
 
 # Which study needs which file below GGMTL_DATA_HOME; the others run everywhere.
 STUDY_FILES = {
+    "landmines": "landmine/LandmineData.mat",
     "parkinson": "parkinson/parkinsons_updrs.data",
     "weather_stations": "tmy3/tmy3_drybulb_109.npz",
 }

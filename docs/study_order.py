@@ -1,6 +1,13 @@
 """The order of the studies: those that always run come first."""
 
-ORDER = ("schools.py", "column_transformer.py", "parkinson.py", "weather_stations.py")
+ORDER = (
+    "schools.py",
+    "traffic_deaths.py",
+    "column_transformer.py",
+    "landmines.py",
+    "parkinson.py",
+    "weather_stations.py",
+)
 
 
 def study_order(filename: str) -> int:

@@ -63,6 +63,11 @@ def test_labels_are_fitted_and_their_probabilities_predicted(folder):
     assert "Are the probabilities right?" in (folder / "page.html").read_text(encoding="utf-8")
     done = run("predict", model, folder / "labels.csv", "--output", folder / "probabilities.csv")
     assert done.exit_code == 0, done.output
+    options = ("--output", folder / "bounds.csv", "--interval", 0.9)
+    assert run("predict", model, folder / "labels.csv", *options).exit_code == 0
+    with (folder / "bounds.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            assert 0 < float(row["lower"]) < float(row["prediction"]) < float(row["upper"]) < 1
     found = predictions(folder / "probabilities.csv")
     assert 0 < min(found) < max(found) < 1
     bounds = run("predict", model, folder / "labels.csv", "--interval", "0.9", "--output", folder / "bounds.csv")
@@ -80,7 +85,8 @@ def test_counts_are_fitted_and_predicted_with_their_exposure(folder):
     assert "Are the rates right?" in (folder / "counts.html").read_text(encoding="utf-8")
     assert "rate" in fitted.output
     one = run("predict", model, folder / "counts.csv", "--output", folder / "rates.csv")
-    counts = run("predict", model, folder / "counts.csv", "--exposure", "hours", "--output", folder / "visits.csv")
+    options = ("--exposure", "hours", "--interval", 0.8, "--output", folder / "visits.csv")
+    counts = run("predict", model, folder / "counts.csv", *options)
     assert one.exit_code == counts.exit_code == 0, counts.output
     with (folder / "counts.csv").open(encoding="utf-8") as file:
         hours = [float(row["hours"]) for row in csv.DictReader(file)]

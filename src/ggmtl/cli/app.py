@@ -191,7 +191,10 @@ def predict(
     task_table: Known = None,
     interval: Annotated[
         float | None,
-        typer.Option(help="Also write intervals that hold this share of the targets, such as 0.9: lower and upper."),
+        typer.Option(
+            help="Also write intervals that hold this share of the targets (for two labels: of the probabilities), "
+            "such as 0.9: lower and upper."
+        ),
     ] = None,
 ) -> None:
     """Predict new rows: the file's columns and one more, prediction.
@@ -213,7 +216,7 @@ def predict(
     with _notes():
         columns = {"prediction": workflow.predicted(fitted, frame, time, known)}
         if interval is not None:
-            columns |= workflow.intervals(fitted, frame, interval, known)
+            columns |= workflow.intervals(fitted, frame, interval, time, known)
     workflow.write_predictions(output, data, source, kept, columns)
     _say_dropped(source.table.num_rows - len(kept))
     terminal.say(f"{phrases.count(len(kept), 'prediction')}: {output}")

@@ -203,11 +203,15 @@ def predicted(
 
 
 def intervals(
-    model: GGMTLRegressor | GGMTLClassifier, frame: pa.Table, coverage: float, known: TaskFeatures | None = None
+    model: GGMTLRegressor | GGMTLClassifier,
+    frame: pa.Table,
+    coverage: float,
+    exposure: np.ndarray | None = None,
+    known: TaskFeatures | None = None,
 ) -> dict[str, np.ndarray]:
-    """The columns `lower` and `upper`."""
-    given = {} if isinstance(model, GGMTLClassifier) else {"task_features": known}
-    lower, upper = model.predict_interval(frame, coverage, **given).T
+    """The columns `lower` and `upper`; of classes, for the probability of the second."""
+    options = {} if isinstance(model, GGMTLClassifier) else {"exposure": exposure, "task_features": known}
+    lower, upper = model.predict_interval(frame, coverage, **options).T
     return {"lower": lower, "upper": upper}
 
 

@@ -39,7 +39,10 @@ const drawPath = () => {
 const effectOf = (k, value) => (value - common[k]) * sharing[k].unit;
 const widest = Math.max(...features.map((_, k) => Math.max(...values[k].map((value) => Math.abs(effectOf(k, value)))))) || 1;
 // By what one unit more multiplies odds or rate; the intercept is no ratio.
-const ratioText = (ratio, k) => (hasIntercept && k === last ? "" : `× ${number(ratio[0])} (${number(ratio[1])}–${number(ratio[2])})`);
+const ratioText = ([value, low, high], k) => {
+  const digits = Math.min(8, Math.max(0, 2 - Math.floor(Math.log10(Math.max(high - low, 1e-9)))));
+  return hasIntercept && k === last ? "" : `× ${value.toFixed(digits)} (${low.toFixed(digits)}–${high.toFixed(digits)})`;
+};
 const strips = [];
 const buildSharing = () => {
   const list = features.map((_, k) => k).sort((a, b) => (sharing[b].share ?? -1) - (sharing[a].share ?? -1));
