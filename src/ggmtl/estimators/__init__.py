@@ -11,7 +11,7 @@ In: what users pass to ``fit`` and ``predict``. Out: fitted attributes in the us
 ``parameters``        which values and combinations are allowed; parameters → ``Settings``
 ``learning``          one fit: memory, device, checkpoint, search, warnings
 ``growing``           more rows, more tasks
-``model_file``        the model file: what is in it (``file_parts``: what only some models have)
+``model_file``        the model file: what is in it (``file_levels``; ``file_parts``: what only some models have)
 ``file_format``       how a model file is written: JSON and arrays, no pickle
 ====================  ===================================================================
 """
