@@ -32,8 +32,8 @@ _SHRINKAGES, _PATIENCE = (32.0, 8.0, 2.0, 0.5, 0.125), 5.0
 _NATS = 0.05
 # Curvature of the evidence, at the least, where the data hardly determine a strength.
 _LEAST_CURVATURE = 0.1
-# Most steps of one search. Ordinary tables take two to eight. With 50 tasks of 20 rows and 300 features the evidence has
-# a flat valley, along which 150 more steps gained a few nats of 1,800 (50 s a fit instead of 13 s).
+# Most steps of one search. Ordinary tables rarely take more. With 50 tasks of 20 rows and 300 features the evidence
+# has a flat valley, along which 150 more steps gained a few nats of 1,800 (50 s a fit instead of 13 s).
 _MOST_STEPS = 12
 # Largest change of a log strength in one step, or in one search of L-BFGS; and how often a step is halved.
 _WINDOW, _HALVINGS = 2.0, 5
