@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -138,8 +139,10 @@ def covers(model: GGMTLRegressor, name: str, truth: float) -> float:
     return float(interval.low <= truth <= interval.high)
 
 
-def fit_with_folds(X: np.ndarray, y: np.ndarray, tasks: np.ndarray) -> tuple[GGMTLRegressor, list[np.ndarray]]:
-    """A default fit, and the models of all its levels without each fold, shape (levels, n, p) each."""
+def fit_with_folds(
+    X: np.ndarray, y: np.ndarray, tasks: np.ndarray, **options: Any
+) -> tuple[GGMTLRegressor, list[np.ndarray]]:
+    """A fit, and the models of all its levels without each fold, shape (levels, n, p) each."""
     learned, orders = [], []
 
     def recording(*arguments, **named):
@@ -152,7 +155,7 @@ def fit_with_folds(X: np.ndarray, y: np.ndarray, tasks: np.ndarray) -> tuple[GGM
 
     learn, order_of = path.learn_levels, Order.of
     with patch.object(path, "learn_levels", recording), patch.object(Order, "of", ordering):
-        model = GGMTLRegressor().fit(X, y, tasks=tasks)
+        model = GGMTLRegressor(**options).fit(X, y, tasks=tasks)
     (order,) = orders
     whole, *folds = learned
     kept = path._without_repetitions(whole, None)[0].values()
