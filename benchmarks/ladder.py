@@ -8,7 +8,7 @@ Three made-up sets, 15 rows a task with noise 1:
 
 Processor seconds are medians over the seeds, one thread, after the compiled kernels have been loaded. "× before" is the
 time over that of half as many tasks: it should lie between 1/1.2 and 2.6. "Error" is the root mean square of
-x(ŵ − w) + b̂ for x ~ N(0, I), so that noise does not count. The last tables, if asked for, have the sizes where the graph
+x(ŵ − w) + b̂ for x ~ N(0, I), so that noise does not count. Last come, if asked for, the sizes where the graph
 can be learned by exact and by sampled evidence, and how far the two agree.
 
 Run with ``OMP_NUM_THREADS=1 python benchmarks/ladder.py``; ``--keep`` writes the result file.
