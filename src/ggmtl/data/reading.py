@@ -80,8 +80,8 @@ def read_training(
 
 def _warn_of_target(matrix: np.ndarray, names: tuple[str, ...] | None, target: np.ndarray) -> None:
     """A table passed whole has the target among its features, too."""
-    for k in np.flatnonzero(matrix[0] == target[0]) if names is not None else ():
-        if (matrix[:, k] == target).all() and (target != target[0]).any():
+    for k in np.flatnonzero(matrix[0] == target[0]):
+        if names is not None and (matrix[:, k] == target).all() and (target != target[0]).any():
             warn_user(f"Column {names[k]!r} of X equals y in every row. Drop it from X, or the model only copies it.")
 
 

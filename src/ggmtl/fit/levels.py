@@ -140,9 +140,13 @@ def simple_levels(
     `start` are the levels of most of the rows of very many tasks: their strengths, which are those of the population,
     stand.
     """
-    levels = [pooled_level(loss, settings), hub_level(loss, settings, start and start["hub"])] if settings.hub else []
+    levels = (
+        [pooled_level(loss, settings), hub_level(loss, settings, start["hub"] if start else None)]
+        if settings.hub
+        else []
+    )
     if levels and settings.varying.any() and not settings.slopes.all():
-        levels.append(intercept_level(loss, settings, levels[1].hub, start and start["intercepts"]))
+        levels.append(intercept_level(loss, settings, levels[1].hub, start["intercepts"] if start else None))
     shrunk = settings.ridge <= NEGLIGIBLE_RIDGE
     if levels and settings.blend and shrunk and not settings.sizes.is_large(loss.n_tasks, loss.n_features):
         levels.append(correlated_level(loss, settings, levels[1].hub))

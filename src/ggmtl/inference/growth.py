@@ -198,7 +198,7 @@ def with_outcome_task(state: FittedState, label: np.ndarray, rows: TaskRows) -> 
     )
     kept = state.outcome_rows and state.outcome_rows.with_task(position, rows)
     attached = (*state.attached, (label[0], own))
-    return replace(grown, given=state.given | given, outcome=more, outcome_rows=kept, attached=attached)
+    return replace(grown, given={**state.given, **given}, outcome=more, outcome_rows=kept, attached=attached)
 
 
 def _attached(

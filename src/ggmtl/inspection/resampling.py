@@ -80,7 +80,7 @@ class Plan:
 
 
 def blocks_of(
-    model: GGMTLRegressor, X: Any, y: Any, tasks: Any, sample_weight: Any = None, groups: Any = None
+    model: Any, X: Any, y: Any, tasks: Any, sample_weight: Any = None, groups: Any = None
 ) -> tuple[list[LeastSquares], int]:
     """The scaled loss of every block of rows."""
     check_is_fitted(model, "coef_")
@@ -143,7 +143,7 @@ def _folded(plan: Plan, blocks: Sequence[LeastSquares], weights: np.ndarray) -> 
 
 
 @one_blas_thread()
-def plan_of(model: GGMTLRegressor, blocks: list[LeastSquares]) -> Plan:
+def plan_of(model: Any, blocks: list[LeastSquares]) -> Plan:
     """What all resamples of these blocks share."""
     settings, fit = model.state_.settings, model.state_.level
     if fit.columns is not None:

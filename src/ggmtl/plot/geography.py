@@ -101,7 +101,7 @@ def outlines_within(low: np.ndarray, high: np.ndarray) -> list[np.ndarray]:
     for turn in (-360.0, 0.0, 360.0):
         for line in _outlines():
             moved = line + np.array([turn, 0.0])
-            inside = ((moved >= low) & (moved <= high)).all(axis=1)
+            inside = np.all((moved >= low) & (moved <= high), axis=1)
             if inside.any():
                 # A point on either side, so that the line goes on to the edge.
                 near = inside | np.append(inside[1:], False) | np.append(False, inside[:-1])

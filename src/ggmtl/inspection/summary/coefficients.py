@@ -195,7 +195,7 @@ def _unusual_curve(state: FittedState, task: int, feature: int) -> dict[str, Any
     ends, ranges = state.scaling.default_grid(feature)[[0, -1]], own_range(state, feature)
     if ranges is not None and np.isfinite(ranges[task]).all():
         ends = np.clip(ranges[task], *ends)
-    grid = np.linspace(*ends, _N_VALUES)
+    grid = np.linspace(float(ends[0]), float(ends[1]), _N_VALUES)
     rows = state.scaling.effect_rows(feature, grid)
     return {
         "task": task,
