@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from ggmtl.evidence.correlated import correlated_models
+from ggmtl.evidence.correlated import correlated_models, models_under
 from ggmtl.evidence.hub import hub_evidence
 from ggmtl.statistics.least_squares import LeastSquares
 
@@ -26,8 +26,8 @@ def test_models_are_posterior_means_under_the_covariance_of_their_strengths():
     # Uncorrelated data and coefficients that may not vary: the hub with these strengths, to the last digit.
     loss, *_ = sums(0, 0.0)
     hub = np.array([3.0, 0.5])
-    models, strength = correlated_models(loss, hub, np.zeros(2, dtype=bool))
-    np.testing.assert_array_equal(strength, hub)
+    models, precision = correlated_models(loss, hub, np.zeros(2, dtype=bool))
+    np.testing.assert_array_equal(precision, np.diag(hub))
     np.testing.assert_allclose(models, hub_evidence(loss, hub, 0.0).coefficients, rtol=1e-9)
 
 
@@ -53,7 +53,7 @@ def test_learned_variances_make_the_rows_likelier_than_those_of_the_start():
         return sum(multivariate_normal(x @ common, c).logpdf(t) for x, c, t in zip(X, cov, y))
 
     start = np.array([20.0, 20.0])
-    learned = 1.0 / correlated_models(loss, start)[1]
+    learned = np.diag(np.linalg.inv(correlated_models(loss, start)[1]))
     assert log_density(learned) > log_density(1.0 / start)
     np.testing.assert_allclose(learned, 1.0, rtol=0.6)
 
@@ -66,3 +66,15 @@ def test_order_of_tasks_and_columns_does_not_matter():
         loss.gram[order][:, ::-1, ::-1], loss.moment[order][:, ::-1], loss.target_square[order], loss.count[order]
     )
     np.testing.assert_allclose(correlated_models(turned, np.ones(2))[0][:, ::-1], models[order], atol=1e-9)
+
+
+def test_models_under_a_known_covariance_are_those_of_generalised_least_squares():
+    loss, _, X, y = sums(4, 0.8, n=6, rows=3)
+    precision = np.linalg.inv(np.array([[2.0, 0.9], [0.9, 0.7]]))
+    spread = np.linalg.inv(precision)
+    inverses = [np.linalg.inv(x @ spread @ x.T + np.eye(3)) for x in X]
+    common = np.linalg.solve(
+        sum(x.T @ c @ x for x, c in zip(X, inverses)), sum(x.T @ c @ t for x, c, t in zip(X, inverses, y))
+    )
+    expected = [common + spread @ x.T @ c @ (t - x @ common) for x, c, t in zip(X, inverses, y)]
+    np.testing.assert_allclose(models_under(loss, precision), expected, rtol=1e-9)

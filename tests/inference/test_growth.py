@@ -61,7 +61,8 @@ def test_new_tasks_change_neither_the_noise_nor_the_intervals_of_the_others(data
     np.testing.assert_allclose(after, values, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(wider, spread, rtol=1e-6)
     np.testing.assert_allclose(model.hub_coef_, common[0], rtol=1e-6)
-    assert model.hub_intercept_ == pytest.approx(common[1], rel=1e-6)
+    # The intercept may be next to nothing beside the targets, whose scale is that of its rounding.
+    assert model.hub_intercept_ == pytest.approx(common[1], abs=1e-7)
 
 
 def test_new_tasks_are_linked_to_fitted_tasks_only(fitted):

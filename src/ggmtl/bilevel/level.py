@@ -188,6 +188,8 @@ class GraphFit:
         it uses all.
     ridge : array of shape (n, p), optional
         ρ per task and coordinate where the level has learned its own; None: that of the settings.
+    precision : array of shape (p, p), optional
+        S⁻¹ where tasks depart from the common model by N(0, σ²S) in coefficients that go together; None: diag(hub).
     """
 
     name: str
@@ -207,6 +209,7 @@ class GraphFit:
     means: TaskMeans | None = None
     ridge: np.ndarray | None = None
     columns: np.ndarray | None = None
+    precision: np.ndarray | None = None
 
     @property
     def kind(self) -> str:
@@ -227,7 +230,11 @@ class GraphFit:
         if self.ridge is not None:
             ridge = np.zeros((len(self.ridge), width))
             ridge[:, columns] = self.ridge
-        return replace(self, columns=columns, means=means, ridge=ridge, **wide)
+        precision = None
+        if self.precision is not None:
+            precision = np.zeros((width, width))
+            precision[np.ix_(columns, columns)] = self.precision
+        return replace(self, columns=columns, means=means, ridge=ridge, precision=precision, **wide)
 
     def on_its_columns(self) -> GraphFit:
         """The fit as one of the columns that it uses."""
@@ -236,7 +243,8 @@ class GraphFit:
         narrow = {name: getattr(self, name)[..., self.columns] for name in _BY_COLUMN}
         means = self.means and self.means.on_its_columns(self.columns)
         ridge = None if self.ridge is None else self.ridge[:, self.columns]
-        return replace(self, columns=None, means=means, ridge=ridge, **narrow)
+        precision = None if self.precision is None else self.precision[np.ix_(self.columns, self.columns)]
+        return replace(self, columns=None, means=means, ridge=ridge, precision=precision, **narrow)
 
     def weighed(self, loss: LeastSquares) -> LeastSquares:
         """The loss of `deviations`, with rows weighted as in this fit."""

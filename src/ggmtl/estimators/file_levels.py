@@ -78,8 +78,8 @@ def _pack_average(family: Family, arrays: dict[str, np.ndarray], by_fold: bool) 
 def _pack_level(prefix: str, fit: GraphFit, arrays: dict[str, np.ndarray]) -> None:
     """A level without links; its strengths follow more rows."""
     arrays |= {f"{prefix}.coefficients": fit.coefficients, f"{prefix}.hub": fit.hub}
-    if fit.precisions is not None:
-        arrays[f"{prefix}.precisions"] = fit.precisions
+    optional = {"precisions": fit.precisions, "precision": fit.precision}
+    arrays |= {f"{prefix}.{name}": values for name, values in optional.items() if values is not None}
 
 
 def unpack_family(
@@ -157,14 +157,21 @@ def _place(value: Any, number: int) -> int:
 
 
 def _unpack_level(level: GraphFit, prefix: str, arrays: dict[str, np.ndarray], shape: tuple[int, int]) -> GraphFit:
-    coefficients, hub, precisions = (arrays.get(f"{prefix}.{name}") for name in ("coefficients", "hub", "precisions"))
+    coefficients, hub, precisions, precision = (
+        arrays.get(f"{prefix}.{name}") for name in ("coefficients", "hub", "precisions", "precision")
+    )
     if coefficients is None or hub is None:
         raise ValueError(f"the models of a level with a weight ({level.name}) are missing")
     check_shape(f"{prefix}.coefficients", coefficients, shape)
     check_shape("hub", hub, shape[1:])
     if precisions is not None:
         check_shape(f"{prefix}.precisions", precisions, shape[:1])
-    return replace(level, coefficients=coefficients, hub=hub, precisions=precisions)
+    if precision is not None:
+        check_shape(f"{prefix}.precision", precision, shape[1:] * 2)
+        used = np.arange(shape[1]) if level.columns is None else level.columns
+        if (np.linalg.eigvalsh(precision[np.ix_(used, used)]) <= 0).any():
+            raise ValueError(f"the prior of {level.name} is no prior")
+    return replace(level, coefficients=coefficients, hub=hub, precisions=precisions, precision=precision)
 
 
 def _measure(content: dict[str, Any]) -> Measure:

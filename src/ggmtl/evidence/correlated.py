@@ -14,6 +14,8 @@ an inverse Wishart prior about the hub. A step from S to S⁺ goes on to S^½ (S
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ggmtl.evidence.hub import misfit
@@ -25,10 +27,25 @@ _ROUNDS, _POWER = 6, 1.7
 _SHRINKING, _BOUNDS = 1e-6, (1e-4, 1e4)
 
 
+class _Moments(NamedTuple):
+    """Posterior moments of the models under given S: means, μ, D⁻¹, K and (ΣM)⁻¹."""
+
+    models: np.ndarray
+    common: np.ndarray
+    inverse: np.ndarray
+    kept: np.ndarray
+    spread: np.ndarray
+
+
+def models_under(loss: LeastSquares, precision: np.ndarray) -> np.ndarray:
+    """Models of all tasks, shape (n, p), where S⁻¹, shape (p, p), is known."""
+    return _moments(loss, precision).models
+
+
 def correlated_models(
     loss: LeastSquares, hub: np.ndarray, free: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Models of all tasks, shape (n, p), and the strengths 1/S_kk, shape (p,), from those of the hub.
+    """Models of all tasks, shape (n, p), and S⁻¹, shape (p, p), learned from the strengths of the hub on.
 
     Coefficients that are not `free` (all are by default) keep the strength of the hub, and go with no other.
     """
@@ -38,25 +55,27 @@ def correlated_models(
     first = np.diag(1.0 / np.clip(hub[tied], _BOUNDS[0] * unit, _BOUNDS[1] * unit))
     covariance, weight = first, len(tied) + 1.0
     precision = np.diag(hub)
-    for left in reversed(range(_ROUNDS)):
-        precision[np.ix_(tied, tied)] = np.linalg.inv(covariance)
-        inverse = np.linalg.inv(loss.gram + precision)
-        kept = np.eye(p) - inverse @ precision
-        information = precision @ kept.sum(axis=0)
-        spread = np.linalg.pinv(0.5 * (information + information.T), hermitian=True)
-        common = spread @ (precision @ np.einsum("nkl,nl->k", inverse, loss.moment))
-        models = np.matmul(inverse, (loss.moment + precision @ common)[..., None])[..., 0]
-        if not left:
-            break
+    precision[np.ix_(tied, tied)] = np.linalg.inv(covariance)
+    for _ in range(_ROUNDS - 1):
+        models, common, inverse, kept, spread = _moments(loss, precision)
         apart = models - common
         quadratic = 2.0 * loss.value(models) + float(np.einsum("nk,nk->", apart @ precision, apart))
         expected = apart.T @ apart / misfit(loss, quadratic)[1] + inverse.sum(axis=0)
         expected += np.einsum("nka,nla->kl", kept @ spread, kept)
         step = (expected[np.ix_(tied, tied)] + weight * first) / (n + weight)
         covariance = _lengthened(covariance, 0.5 * (step + step.T))
-    strength = hub.copy()
-    strength[tied] = 1.0 / np.diag(covariance)
-    return models, strength
+        precision[np.ix_(tied, tied)] = np.linalg.inv(covariance)
+    return models_under(loss, precision), precision
+
+
+def _moments(loss: LeastSquares, precision: np.ndarray) -> _Moments:
+    inverse = np.linalg.inv(loss.gram + precision)
+    kept = np.eye(len(precision)) - inverse @ precision
+    information = precision @ kept.sum(axis=0)
+    spread = np.linalg.pinv(0.5 * (information + information.T), hermitian=True)
+    common = spread @ (precision @ np.einsum("nkl,nl->k", inverse, loss.moment))
+    models = np.matmul(inverse, (loss.moment + precision @ common)[..., None])[..., 0]
+    return _Moments(models, common, inverse, kept, spread)
 
 
 def _lengthened(covariance: np.ndarray, step: np.ndarray) -> np.ndarray:

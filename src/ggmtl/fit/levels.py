@@ -250,8 +250,9 @@ def _ridged(fit: GraphFit, loss: LeastSquares, settings: Settings) -> GraphFit:
 
 def correlated_level(loss: LeastSquares, settings: Settings, hub: np.ndarray) -> GraphFit:
     """The common model, from which tasks depart in coefficients that go together."""
-    models, strength = correlated_models(loss, hub, settings.varying | ~settings.slopes)
-    return _without_edges(CORRELATED, loss, settings, strength, models)
+    models, precision = correlated_models(loss, hub, settings.varying | ~settings.slopes)
+    strength = 1.0 / np.diag(np.linalg.inv(precision))
+    return replace(_without_edges(CORRELATED, loss, settings, strength, models), precision=precision)
 
 
 def intercept_level(loss: LeastSquares, settings: Settings, hub: np.ndarray, start: GraphFit | None = None) -> GraphFit:

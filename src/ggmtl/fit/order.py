@@ -105,6 +105,7 @@ class Order:
             precisions=None if fit.precisions is None else fit.precisions[self._task_rank],
             means=fit.means and self._means_back(fit.means),
             ridge=None if fit.ridge is None else fit.ridge[np.ix_(self._task_rank, self._column_rank)],
+            precision=None if fit.precision is None else fit.precision[np.ix_(self._column_rank, self._column_rank)],
             columns=None if fit.columns is None else np.sort(self.columns[fit.columns]),
         )
 

@@ -9,13 +9,8 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array, diags_array
 
 from ggmtl.bilevel.level import GraphFit, Settings, on_its_columns, refit
-from ggmtl.fit.levels import (
-    CORRELATED,
-    correlated_level,
-    independent_level,
-    pooled_level,
-    separate_models,
-)
+from ggmtl.evidence.correlated import models_under
+from ggmtl.fit.levels import independent_level, pooled_level, separate_models
 from ggmtl.graph.task_graph import beside_heaviest
 from ggmtl.inference.posterior import embedded, pull_of
 from ggmtl.statistics.least_squares import LeastSquares
@@ -301,8 +296,8 @@ def attach_alone(
     if fit.kind == "independent":
         return separate_models(rows, settings)[0][0]
     ridge = settings.ridge_for(rows)[0]
-    pull = pull_of(fit, noise)
-    return np.linalg.solve(rows.gram[0] + np.diag(pull + ridge), rows.moment[0] + pull * common)
+    pull = np.diag(pull_of(fit, noise)) if fit.precision is None else fit.precision
+    return np.linalg.solve(rows.gram[0] + pull + np.diag(ridge), rows.moment[0] + pull @ common)
 
 
 def follow_alone(
@@ -315,11 +310,12 @@ def follow_alone(
     together = np.setdiff1d(np.arange(len(fit.coefficients)), attached)
     rows, known = loss.of_tasks(together), among(fit, together)
     again = {"pooled": pooled_level, "independent": independent_level}.get(fit.kind)
-    if fit.kind == CORRELATED:
-        solved = correlated_level(known.weighed(rows), settings, fit.hub)
+    if again is not None:
+        known = replace(known, coefficients=again(rows, settings).coefficients)
+    elif fit.precision is not None:
+        known = known.with_deviations(models_under(known.weighed(rows), fit.precision))
     else:
-        solved = refit(known, rows, settings) if again is None else again(rows, settings)
-    known = replace(known, coefficients=solved.coefficients)
+        known = refit(known, rows, settings)
     models = fit.coefficients.copy()
     models[together] = known.coefficients
     for place in attached:
