@@ -216,7 +216,7 @@ def test_intervals_follow_the_noise_also_where_rows_are_not_weighed_by_it(fitted
     inside = np.abs(predicted - target) < 1.6449 * spread
     for noisy in (False, True):
         assert 0.85 < inside[(deviation[owner] > 1) == noisy].mean() < 0.97
-    assert "o do the intervals" in model.summary()
+    assert "Prediction intervals are shorter for tasks with less noise." in model.summary()
     model.save(tmp_path / "model.ggmtl")
     np.testing.assert_allclose(load_model(tmp_path / "model.ggmtl").noise_, model.noise_, rtol=1e-12)
     before = model.noise_

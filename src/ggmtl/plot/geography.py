@@ -112,6 +112,6 @@ def outlines_within(low: np.ndarray, high: np.ndarray) -> list[np.ndarray]:
 
 @cache
 def _outlines() -> list[np.ndarray]:
-    with np.load(Path(__file__).with_name("outlines.npz")) as arrays:
+    with np.load(Path(__file__).with_name("outlines.npz"), allow_pickle=False) as arrays:
         ends, steps = np.cumsum(arrays["length"].astype(np.int64)), arrays["step"].T.astype(np.int64)
     return [0.01 * np.cumsum(part, axis=0) for part in np.split(steps, ends[:-1])]
