@@ -89,7 +89,7 @@ def check_choice(parameter: str, value: object, choices: Iterable[str]) -> None:
 
 def check_share(parameter: str, value: Any) -> None:
     """Refuse what is no number between zero and one."""
-    if not isinstance(value, Real) or not 0.0 < value < 1.0:
+    if not isinstance(value, Real) or not 0.0 < float(value) < 1.0:
         raise ParameterError(f"{parameter} must be between 0 and 1, both excluded. Got {value!r} instead.")
 
 

@@ -122,7 +122,7 @@ class StatisticsBuilder:
         if len(columns) != self._n_given:
             raise InputError(f"columns must be the {self._n_given} features. Got {len(columns)} instead.")
         if self._curves is not None:
-            columns = [*columns, *self._curves.columns(np.column_stack(columns)).T]
+            columns = [*columns, *self._curves.columns(np.column_stack(list(columns))).T]
         task = self._positions(labels)[codes]
         first = 0
         while first < len(target):

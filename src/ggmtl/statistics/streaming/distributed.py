@@ -180,7 +180,8 @@ def _spark_values(chosen: Any, plan: ColumnPlan, options: StreamOptions) -> Dist
     def of_partition(batches: Iterator[Any]) -> Iterator[Any]:
         counted = count_values((("A partition", batch) for batch in batches), plan, options)
         buffer = io.BytesIO()
-        np.savez(buffer, **{f"{k} {part}": entry[part] for k, entry in enumerate(counted.found) for part in (0, 1)})
+        arrays: Any = {f"{k} {part}": entry[part] for k, entry in enumerate(counted.found) for part in (0, 1)}
+        np.savez(buffer, **arrays)
         return _binary_row(buffer.getvalue())
 
     total = DistinctValues(len(plan.feature_names))
