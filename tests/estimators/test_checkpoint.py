@@ -140,7 +140,9 @@ def test_a_fit_by_evidence_killed_among_the_folds_goes_on_as_if_nothing_had_happ
 def test_a_fit_by_validation_killed_on_all_rows_reaches_the_same_objective_and_repeats_no_step(tmp_path, monkeypatch):
     expected, whole = undisturbed("validation")
     path = tmp_path / "fit.ggmtl"
-    before = killed("validation", int(0.1 * len(whole.steps)), path, tmp_path)
+    # Near the end of a search. Earlier, one that goes on may find another optimum: its curvature is learned anew.
+    last = max(k for k, (name, _) in enumerate(whole.steps) if name.startswith("levels/level"))
+    before = killed("validation", last - 3, path, tmp_path)
     after = Recorder(monkeypatch)
     model = fit(checkpoint=path, **VALIDATION)
     assert before.steps[-1][0].startswith("levels/level")
@@ -148,8 +150,7 @@ def test_a_fit_by_validation_killed_on_all_rows_reaches_the_same_objective_and_r
     again = set(before.points) & set(after.points)
     # The point of the checkpoint itself is evaluated again, by the search that goes on and to set its scale.
     assert len(again) <= 2
-    # A search ends where a step gains less than `tol`, which leaves either of them a few such gains above the optimum.
-    assert model.history_[-1] == pytest.approx(expected.history_[-1], rel=10 * VALIDATION["tol"])
+    assert model.history_[-1] == pytest.approx(expected.history_[-1], rel=VALIDATION["tol"])
     np.testing.assert_allclose(model.predict(*make()[::2]), expected.predict(*make()[::2]), atol=1e-2)
     np.testing.assert_allclose(model.validation_error_, expected.validation_error_, rtol=1e-3)
 

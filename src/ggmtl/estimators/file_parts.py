@@ -251,6 +251,8 @@ def unpack_outcome(content: dict[str, Any], arrays: Arrays, family: Family) -> O
         **{name: arrays[f"scores.{name}"].astype(np.float64) for name in _SCORES},
         **{name: decode(content["scores"][name]) for name in ("brier", "auc")},
     )
+    if scores.auc is not None and scores.brier is None:
+        raise ValueError("a model of counts has no AUC")
     if "null" in arrays:
         _check(arrays["null"], (n,))
     return OutcomeFamily(

@@ -226,7 +226,9 @@ def read_classes(y: Any, sample_weight: Any, estimator: str) -> tuple[np.ndarray
         raise InputError(f"This {estimator} estimator requires y to be passed, but the target y is None")
     labels = _class_labels(from_tensor(y))
     try:
-        check_classification_targets(labels)
+        # Labels beyond 2⁶³ warn on their way to int64, which only asks whether they are whole numbers.
+        with np.errstate(invalid="ignore"):
+            check_classification_targets(labels)
     except (TypeError, ValueError) as error:
         raise InputError(
             f"y must hold the labels of classes, such as text or a few whole numbers. {error} For numbers with noise, "

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import gammaln
 
+from ggmtl.errors import SingularSystemError
 from ggmtl.evidence.clusters import HUB_SHARE, ClusterChoice, search_clusters
 from ggmtl.evidence.dense import EdgeEvidence, EvidenceModel, edge_evidence
 from ggmtl.evidence.edge_steps import EvidenceResult, Flips
@@ -155,7 +156,11 @@ def _with_likely_edges(
     beside = replace(model, hub=np.maximum(choice.hub, HUB_SHARE * model.hub))
     likely = choice.selected * (1.0 + leverage)
     main = label == np.bincount(label).argmax()
-    probabilities = average_over_trees(beside, choice.coefficients, choice.edge_values, likely, main)
+    try:
+        probabilities = average_over_trees(beside, choice.coefficients, choice.edge_values, likely, main)
+    except SingularSystemError:
+        # Targets without noise that rows do not determine: strengths span what a matrix can hold. The list stands.
+        return choice
     choice = replace(choice, probabilities=probabilities)
     selected = fixed | largest_expected_f1(probabilities)
     if (selected == choice.selected).all():

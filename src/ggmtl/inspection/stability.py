@@ -165,7 +165,7 @@ def _told(jobs: list[Any], n_jobs: int | None) -> list[TaskGraph]:
     return done
 
 
-def _collect(model: GGMTLRegressor, found: Sequence[TaskGraph]) -> EdgeStability:
+def _collect(model: Any, found: Sequence[TaskGraph]) -> EdgeStability:
     n = len(model.tasks_)
     keys = np.unique(np.concatenate([graph.edges @ [n, 1] for graph in (model.graph_, *found)]))
     weight, *others = (_weights_on(graph, keys, n) for graph in (model.graph_, *found))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -146,11 +147,10 @@ class FoldedRows:
         place = int(np.searchsorted(task, position))
         new = {"task": np.full(len(more.task), position)}
         names = ("design", "target", "offset", "weight", "task")
-        parts = {name: new.get(name, getattr(more, name)) for name in names}
-        old = {"task": task}
-        joined = {
-            name: np.concatenate([(mine := old.get(name, getattr(self.rows, name)))[:place], parts[name], mine[place:]])
-            for name in names
+        parts: dict[str, Any] = {name: new.get(name, getattr(more, name)) for name in names}
+        old: dict[str, Any] = {name: getattr(self.rows, name) for name in names} | {"task": task}
+        joined: dict[str, Any] = {
+            name: np.concatenate([old[name][:place], parts[name], old[name][place:]]) for name in names
         }
         rows, folds = TaskRows(**joined, n_tasks=self.rows.n_tasks + 1), self.folds
         if folds is not None:
