@@ -205,9 +205,9 @@ FAULTS = (
     ),
     Fault(
         "edges of other levels do not follow a task that comes between",
-        "inference/attachment.py",
-        "edges = fit.edges + (fit.edges >= position)",
-        "edges = fit.edges",
+        "inference/growth.py",
+        "edges = level.edges + (level.edges >= position)",
+        "edges = level.edges",
         "estimators/test_growing.py",
     ),
     Fault(
