@@ -355,6 +355,16 @@ def test_noise_and_scales_that_cannot_be_are_refused(fitted, tmp_path, name, val
         load_model(tmp_path / "m")
 
 
+@pytest.mark.parametrize("name", ["errors.squared", "average.squared"])
+def test_negative_sums_of_squares_are_refused(tmp_path, name):
+    X, y, tasks = make(np.random.default_rng(0))
+    GGMTLRegressor(random_state=1).fit(X, y, tasks=tasks).save(tmp_path / "m")
+    content, arrays = read_file(tmp_path / "m")
+    write_file(tmp_path / "m", content, arrays | {name: -arrays[name]})
+    with pytest.raises(ModelFileError, match="damaged"):
+        load_model(tmp_path / "m")
+
+
 def test_a_file_says_nothing_about_the_machine_that_reads_it(fitted, tmp_path):
     model = fitted[0]
     session = {"checkpoint": str(tmp_path / "elsewhere"), "n_jobs": 64, "device": "cuda", "verbose": 3}

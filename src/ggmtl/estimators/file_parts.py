@@ -153,6 +153,8 @@ def _is_kind(value: Any, kind: type) -> bool:
 def check_numbers(arrays: Arrays) -> None:
     """Refuse numbers whose squares overflow, and sums of squares that are negative."""
     for name, values in arrays.items():
+        if name.removeprefix("outcome.").split(".")[0] in _SUMS and (values < 0).any():
+            raise ValueError(f"{name} has an entry that is no sum of squares")
         if name in _ANY_SIZE or values.dtype != np.float64:
             continue
         # An infinite strength of the shared model leaves no deviations: one model for all.
@@ -161,8 +163,6 @@ def check_numbers(arrays: Arrays) -> None:
         missing = np.isnan(values) if name.endswith("task_auc") else False
         if not ((np.abs(values) < LARGEST_VALUE) | infinite | missing).all():
             raise ValueError(f"{name} has an entry that is too large, or none")
-        if name.removeprefix("outcome.").split(".")[0] in _SUMS and not (values >= 0).all():
-            raise ValueError(f"{name} has an entry that is no sum of squares")
 
 
 def pack_curves(curves: Curves) -> dict[str, np.ndarray]:
