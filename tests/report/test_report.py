@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 import shutil
@@ -536,25 +537,39 @@ def test_coefficients_and_gains_stand_with_their_standard_errors(supported_tab):
 def _download(tab, name):
     with tab.expect_download() as caught:
         tab.locator("#saves").get_by_role("button", name=name).click()
-    return Path(caught.value.path()).read_bytes().decode("utf-8")
+    return Path(caught.value.path()).read_bytes()
+
+
+def _download_text(tab, name):
+    return _download(tab, name).decode("utf-8")
 
 
 def test_tables_and_picture_are_saved_without_a_network(supported_tab, model):
-    rows = list(csv.reader(_download(supported_tab, "Coefficients").split("\r\n")[:-1]))
+    rows = list(csv.reader(_download_text(supported_tab, "Coefficients").split("\r\n")[:-1]))
     names = ["price", "<b>size</b>", "a\u2028b", "intercept"]
     assert rows[0] == ["task", "rows", *names, *[f"{name} (standard error)" for name in names]]
     assert [row[0] for row in rows[1:]] == [str(task) for task in model.tasks_]
     values = np.array([row[2:] for row in rows[1:]], dtype=float)
     np.testing.assert_allclose(values[:, :4], np.column_stack([model.coef_, model.intercept_]), rtol=1e-5)
     np.testing.assert_allclose(values[:, 4:].ravel(), model.coefficients()["standard_error"], rtol=1e-5)
-    links = list(csv.reader(_download(supported_tab, "Links").split("\r\n")[:-1]))
+    links = list(csv.reader(_download_text(supported_tab, "Links").split("\r\n")[:-1]))
     assert links[0] == ["task", "other_task", "weight", "support"]
     assert [row[3] for row in links[1:]] == ["1", "1", "0.8", "0.2"]
-    errors = list(csv.reader(_download(supported_tab, "Errors").split("\r\n")[:-1]))
+    errors = list(csv.reader(_download_text(supported_tab, "Errors").split("\r\n")[:-1]))
     assert {len(row) for row in errors} == {len(errors[0])}
-    picture = ElementTree.fromstring(_download(supported_tab, "Picture"))
+    picture = ElementTree.fromstring(_download_text(supported_tab, "Picture"))
     shown = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
     assert EVIL[:25] + "…" in shown
+
+
+def test_the_picture_saved_as_png_is_what_the_screen_shows_on_the_ground_of_the_page(supported_tab):
+    image = pytest.importorskip("PIL.Image")
+    saved = image.open(io.BytesIO(_download(supported_tab, "PNG")))
+    canvas = "document.querySelector('#drawing')"
+    assert saved.size == tuple(supported_tab.evaluate(f"[{canvas}.width, {canvas}.height]"))
+    pixels = np.asarray(saved.convert("RGBA"))
+    assert (pixels[..., 3] == 255).all()
+    assert len(np.unique(pixels.reshape(-1, 4), axis=0)) > 20
 
 
 def test_no_two_clusters_have_the_same_colour(browser, model, tmp_path):

@@ -46,6 +46,18 @@ const pictureText = () => {
   try { drawPicture(); } finally { context = screenPen; }
   return new XMLSerializer().serializeToString(pen.svg);
 };
-const saves = [["Coefficients", () => save(csvOf(coefficientRows()), "text/csv", "coefficients.csv"), true], ["Links", () => save(csvOf(linkRows()), "text/csv", "links.csv"), anyLinks],
-  ["Errors", () => save(csvOf(errorRows()), "text/csv", "errors.csv"), tasks.some((task) => task.errors)], ["Picture", () => save(pictureText(), "image/svg+xml", "graph.svg"), true]];
-byId("saves").append("Save ", ...saves.filter(([, , there]) => there).map(([name, action]) => element("button", { type: "button", onclick: action, title: name === "Picture" ? "SVG file of the graph as it is drawn now" : "CSV file" }, name)));
+// What is on the screen, on the ground of the page: the canvas itself is transparent.
+const savePixels = () => {
+  const copy = element("canvas", { width: canvas.width, height: canvas.height }), pen = copy.getContext("2d");
+  pen.fillStyle = tint("--card"); pen.fillRect(0, 0, copy.width, copy.height); pen.drawImage(canvas, 0, 0);
+  copy.toBlob((blob) => save(blob, "image/png", "graph.png"));
+};
+const hasErrors = tasks.some((task) => task.errors), CSV = "CSV file", NOW = "the graph as it is drawn now";
+const saves = [
+  ["Coefficients", CSV, () => save(csvOf(coefficientRows()), "text/csv", "coefficients.csv"), true],
+  ["Links", CSV, () => save(csvOf(linkRows()), "text/csv", "links.csv"), anyLinks],
+  ["Errors", CSV, () => save(csvOf(errorRows()), "text/csv", "errors.csv"), hasErrors],
+  ["Picture", `SVG file: ${NOW}`, () => save(pictureText(), "image/svg+xml", "graph.svg"), true],
+  ["PNG", `PNG file: ${NOW}`, savePixels, true],
+];
+byId("saves").append("Save ", ...saves.filter(([, , , there]) => there).map(([name, title, action]) => element("button", { type: "button", onclick: action, title }, name)));
