@@ -9,8 +9,8 @@ const lineButton = (i, share, value, action, text) => {
   return element("button", { type: "button", onclick: action }, swatch(i), element("span", { class: "label" }, text ?? tasks[i].label), meter, element("span", { class: "value" }, value));
 };
 const edgeButton = (i, edge, text) => lineButton(i, ranking === null ? null : edge[ranking], ranking === null ? "" : strengthText(edge, ranking), () => selectEdge(edge), text);
-const listOf = (buttons, most, rest) => {
-  const list = element("ul", { class: "links" });
+const listOf = (buttons, most, rest, look = "") => {
+  const list = element("ul", { class: `links${look}` });
   buttons.slice(0, most).forEach((button) => list.append(element("li", {}, button)));
   if (buttons.length > most) list.append(element("li", { class: "quiet" }, `and ${buttons.length - most} ${rest}`));
   return list;
@@ -34,13 +34,13 @@ const clusterButton = (c, size, largest) => {
   button.append(element("span", { class: "about" }, `${namesOf(members)}${traits ? ` · ${traits}` : ""}`));
   return button;
 };
-const gainList = (list) => listOf(list.map((i) => lineButton(i, Math.abs(tasks[i].gain) / gainBound, gainText(i), () => selectTask(i))), list.length, "more");
+const gainList = (list) => listOf(list.map((i) => lineButton(i, Math.min(1, Math.abs(tasks[i].gain) / gainBound), gainText(i), () => selectTask(i))), list.length, "more", " wide");
 const gainParts = () => {
-  const bound = percent(gainBound).slice(1), unranked = n - gains.length;
+  const bound = percent(gainBound).slice(1), beyond = gainSizes.at(-1) > gainBound ? " or more" : "", unranked = n - gains.length;
   const sorted = tasks.map((_, i) => i).filter((i) => tasks[i].gain !== null).sort((a, b) => tasks[b].gain - tasks[a].gain);
   const shown = Math.min(6, Math.ceil(sorted.length / 2));
   return [
-    ...scaleOf(`${data.error[0].toUpperCase()}${data.error.slice(1)} of each task against ${data.gain_against || "the best simple model"}`, `${bound} worse`, `${bound} better`),
+    ...scaleOf(`${data.error[0].toUpperCase()}${data.error.slice(1)} of each task against ${data.gain_against || "the best simple model"}`, `${bound} worse${beyond}`, `${bound} better${beyond}`),
     element("p", { class: "quiet" }, `Gains are shrunk towards the gain of all tasks, because few held-out rows tell little. ± is one standard error.${unranked ? ` ${count(unranked, "task")} with too few held-out rows: not ranked, drawn as rings.` : ""}`),
     element("h4", {}, "Tasks that gain most"), gainList(sorted.slice(0, shown)), element("h4", {}, "Tasks that gain least"), gainList(sorted.slice(shown).slice(-6).reverse()),
   ];

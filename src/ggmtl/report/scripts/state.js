@@ -48,7 +48,9 @@ const clusterColour = (cluster) => {
   return clusterInFocus() === cluster ? tint("--bad") : tint("--accent");
 };
 const gains = tasks.map((task) => task.gain).filter((gain) => gain !== null);
-const gainBound = Math.max(0.001, ...gains.map(Math.abs));
+// The scale ends where 95 % of the tasks do, so that a few extreme ones do not make all others pale.
+const gainSizes = gains.map(Math.abs).sort((a, b) => a - b);
+const gainBound = Math.max(0.001, Math.min(1, gainSizes[Math.floor(0.95 * (gainSizes.length - 1))] ?? 0));
 const parse = (hex) => [1, 3, 5].map((k) => parseInt(hex.slice(k, k + 2), 16));
 // From −1 over nothing to 1.
 const shade = (share) => {
