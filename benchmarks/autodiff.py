@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 
 from ggmtl.bilevel.inner import InnerProblem
 from ggmtl.bilevel.problem import HoldOut
-from ggmtl.kernels import available
+from ggmtl.runtime.kernels import available
 from ggmtl.statistics.least_squares import LeastSquares
 
 RESULTS = Path(__file__).parent / "results" / "autodiff.md"

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from scipy.spatial import cKDTree
 
-from ggmtl.kernels import available
+from ggmtl.runtime.kernels import available
 from ggmtl.solve.preconditioners import BlockJacobi, GraphLevel, make_preconditioner
 from ggmtl.solve.solvers import ConjugateGradient
 from ggmtl.solve.system import TaskSystem

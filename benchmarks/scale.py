@@ -114,8 +114,8 @@ def peak_memory() -> int:
 
 def bandwidth(n: int = 100_000, d: int = 30) -> dict:
     """Seconds of a step of conjugate gradients, and of reading the same bytes with as many threads."""
-    from ggmtl import kernels
     from ggmtl.graph.candidates import KNN
+    from ggmtl.runtime import kernels
     from ggmtl.runtime.machine import over_tasks
     from ggmtl.solve.preconditioners import BlockJacobi
     from ggmtl.solve.solvers import ConjugateGradient

@@ -184,7 +184,7 @@ FAULTS = (
     ),
     Fault(
         "coefficients not turned back into the units of X",
-        "design/scaling.py",
+        "statistics/scaling.py",
         "* (self.target_scale / self.scale)",
         "* self.target_scale",
         "statistics/test_statistics.py",
@@ -303,7 +303,7 @@ FAULTS = (
     ),
     Fault(
         "the slope of a curve is not given back to the straight line",
-        "design/scaling.py",
+        "statistics/scaling.py",
         "return slopes[..., : self.n_features] + added,",
         "return slopes[..., : self.n_features],",
         "data/test_curves.py",

@@ -4,8 +4,8 @@ import numpy as np
 
 from ggmtl import KNN
 from ggmtl.bilevel.level import Settings
-from ggmtl.design.scaling import Scaling
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
+from ggmtl.statistics.scaling import Scaling
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 

@@ -10,9 +10,9 @@ import pytest
 from ggmtl import GGMTLRegressor
 from ggmtl.bilevel.algorithm import learn_by_validation
 from ggmtl.bilevel.level import Settings
-from ggmtl.design.scaling import Scaling
 from ggmtl.graph.candidates import KNN
 from ggmtl.statistics.least_squares import FoldedLoss
+from ggmtl.statistics.scaling import Scaling
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 

@@ -185,10 +185,10 @@ def test_fit_without_a_writable_place_for_the_kernels_cache(tmp_path):
     copy = tmp_path / "ggmtl"
     shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     # A file where the folder would be: as root, a folder without permissions can still be written.
-    (copy / "kernels" / "__pycache__").touch()
+    (copy / "runtime" / "kernels" / "__pycache__").touch()
     code = (
         "import logging; logging.basicConfig()\n"
-        "import numpy as np; from ggmtl.kernels import inverse_blocks\n"
+        "import numpy as np; from ggmtl.runtime.kernels import inverse_blocks\n"
         # So many that compiled kernels are taken.
         "found = inverse_blocks(np.repeat(np.eye(2)[None], 300_000, axis=0), np.ones((300_000, 2)))[0]\n"
         "print(found[-1].round(9).tolist() == [[0.5, 0.0], [0.0, 0.5]])"

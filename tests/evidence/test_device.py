@@ -23,7 +23,7 @@ from ggmtl.evidence.sampled_edges import Neighbours, learn_neighbours, solves_fo
 from ggmtl.evidence.sampling import sampled_prior_terms  # noqa: E402
 from ggmtl.fit import path  # noqa: E402
 from ggmtl.graph.candidates import KNN, search_for  # noqa: E402
-from ggmtl.kernels import reference  # noqa: E402
+from ggmtl.runtime.kernels import reference  # noqa: E402
 from ggmtl.runtime.sizes import SIZES, Sizes  # noqa: E402
 from ggmtl.solve.gpu import system as gpu_system  # noqa: E402
 from ggmtl.solve.gpu.system import TensorGraph  # noqa: E402

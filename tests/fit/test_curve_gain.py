@@ -8,9 +8,9 @@ import pytest
 from ggmtl import GGMTLRegressor, load_model
 from ggmtl.data.curves import Curves
 from ggmtl.data.task_data import TaskData
-from ggmtl.design.scaling import Scaling
 from ggmtl.fit.lines_or_curves import curve_gain
 from ggmtl.statistics.least_squares import FoldedLoss
+from ggmtl.statistics.scaling import Scaling
 
 
 def rows(bent: float, own: float = 0.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -10,12 +10,12 @@ from ggmtl.baselines import HubRegressor, IndependentRegressor, PooledRegressor
 from ggmtl.bilevel.level import GraphFit
 from ggmtl.data.folds import deal_folds
 from ggmtl.datasets import make_clusters, make_line
-from ggmtl.design.scaling import Scaling
 from ggmtl.fit.family import by_name, choose
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.levels import hub_level, independent_level, learn_levels, pooled_level
 from ggmtl.fit.path import _renamed, _without_repetitions
 from ggmtl.statistics.least_squares import FoldedLoss
+from ggmtl.statistics.scaling import Scaling
 from ggmtl.statistics.task_statistics import TaskStatistics
 from made import folded_of, settings_of
 

@@ -6,11 +6,11 @@ import pytest
 from ggmtl import GGMTLRegressor
 from ggmtl.bilevel.level import Settings
 from ggmtl.datasets import make_clusters
-from ggmtl.design.scaling import Scaling
 from ggmtl.fit.levels import independent_level
 from ggmtl.graph.candidates import Complete
 from ggmtl.inference.posterior import noise_of, posterior_of
 from ggmtl.statistics.least_squares import FoldedLoss
+from ggmtl.statistics.scaling import Scaling
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError, InputTypeError, ParameterError
-from ggmtl.kernels import segment_cross_products
+from ggmtl.runtime.kernels import segment_cross_products
 from ggmtl.statistics.least_squares import LeastSquares, sum_of
+from ggmtl.statistics.scaling import Scaling
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 SUMS = ("gram", "moment", "target_square", "feature_sum", "target_sum", "count")

@@ -34,9 +34,9 @@ from ggmtl.evidence.hub_strengths import learn_hub
 from ggmtl.evidence.laplace import LaplaceLoss, common_model, hub_mode
 from ggmtl.fit.outcome_levels import null_model, pooled_level, separate_level, separate_mode
 from ggmtl.graph.task_graph import TaskGraph
-from ggmtl.kernels import one_blas_thread
 from ggmtl.losses.rowwise import LOSSES, RowLoss
 from ggmtl.losses.task_rows import TaskRows
+from ggmtl.runtime.kernels import one_blas_thread
 
 # Strengths tried, in multiples of the mean number of rows of a task, strongest first. Those of the hub are tried a
 # decade apart, and then half a decade from the best.

@@ -8,7 +8,7 @@ import numpy as np
 
 from ggmtl.bilevel.inner import DEFAULT_SMOOTHING, InnerProblem, solve_inner
 from ggmtl.bilevel.problem import Sparsity
-from ggmtl.design.task_table import KnownTasks
+from ggmtl.data.task_terms import KnownTasks
 from ggmtl.graph.candidates import Candidates
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import LeastSquares

@@ -9,8 +9,9 @@ labels and the fold of every row. No other room judges what users pass in.
 ``frames``           tables of any data-frame library, and tables in the user's own kind
 ``labels``           task labels: compared exactly, sorted, found again
 ``folds``            ``validation=`` → the fold of every row, whatever the order of rows or the names of tasks
-``curves``           features → columns of cubic splines beside their straight lines
+``curves``           features → columns of cubic splines, added to their straight lines
 ``task_features``    what is known about the tasks: one row per task
+``task_terms``       the columns z of that table in which the common model w_0 + B z_i is linear
 ``task_data``        the record of rows, and the form in which they were given
 ===================  =======================================================================
 """

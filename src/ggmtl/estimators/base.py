@@ -21,12 +21,12 @@ from ggmtl.data.folds import deal_rows, group_labels, seed_of
 from ggmtl.data.labels import locate_tasks, unknown_tasks_message, unseen_message
 from ggmtl.data.reading import read_prediction, read_training
 from ggmtl.data.task_data import InputForm, TaskData
-from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError, SingularSystemError, UnseenTaskWarning, check_choice, warn_user
 from ggmtl.fit.lines_or_curves import CurveTrial
 from ggmtl.graph.task_graph import TaskGraph
-from ggmtl.kernels import one_blas_thread
+from ggmtl.runtime.kernels import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
+from ggmtl.statistics.scaling import Scaling
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 _Model = TypeVar("_Model")

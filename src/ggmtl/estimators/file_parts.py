@@ -12,7 +12,7 @@ import numpy as np
 from ggmtl.bilevel.level import TaskMeans
 from ggmtl.data.curves import Curves
 from ggmtl.data.task_features import TaskFeatures
-from ggmtl.design.task_table import Category, KnownTasks, Number, Surface, Term
+from ggmtl.data.task_terms import Category, KnownTasks, Number, Surface, Term
 from ggmtl.estimators.file_format import decode, encode, round_mantissa
 from ggmtl.fit.family import Family
 from ggmtl.fit.outcome_levels import OutcomeLevel

@@ -15,8 +15,7 @@ from ggmtl.bilevel.level import GraphFit, Settings, TaskMeans
 from ggmtl.bilevel.optimizers import Optimum
 from ggmtl.data.task_data import InputForm
 from ggmtl.data.task_features import TaskFeatures
-from ggmtl.design.scaling import Scaling
-from ggmtl.design.task_table import KnownTasks
+from ggmtl.data.task_terms import KnownTasks
 from ggmtl.errors import ParameterError, require, warn_user
 from ggmtl.estimators.file_format import encode, read_file, write_file
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
@@ -30,6 +29,7 @@ from ggmtl.runtime.journal import Journal, logger, open_journal, sketch, verbose
 from ggmtl.runtime.machine import require_memory
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
+from ggmtl.statistics.scaling import Scaling
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 # Parameters that do not change what is learned, or that the statistics already reflect.

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ggmtl.data.task_data import InputForm
-from ggmtl.design.scaling import Scaling
 from ggmtl.errors import GGMTLError, ModelFileError
 from ggmtl.estimators.file_format import (
     decode,
@@ -38,6 +37,7 @@ from ggmtl.fit.lines_or_curves import CurveGain
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inference.uncertainty import noise_ratios, noise_variance, standard_errors
+from ggmtl.statistics.scaling import Scaling
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 # What the parts of a damaged file raise where they meet.

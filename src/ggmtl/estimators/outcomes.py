@@ -23,7 +23,6 @@ from ggmtl.data.frames import from_tensor, series_to_numpy
 from ggmtl.data.labels import locate_tasks, read_labels
 from ggmtl.data.reading import read_training
 from ggmtl.data.task_data import InputForm, TaskData
-from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError, InputTypeError, ParameterError, UnavailableError, check_choice
 from ggmtl.estimators.growing import new_label, read_one_task
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
@@ -31,10 +30,11 @@ from ggmtl.fit.family import Family
 from ggmtl.fit.outcomes import OutcomeFamily, fit_outcomes
 from ggmtl.fit.state import FittedState
 from ggmtl.inference.growth import with_outcome_task
-from ggmtl.kernels import one_blas_thread
 from ggmtl.losses.rowwise import LOSSES
 from ggmtl.losses.task_rows import FoldedRows, TaskRows, row_quadratics, sorted_rows
 from ggmtl.runtime.journal import verbose_logging
+from ggmtl.runtime.kernels import one_blas_thread
+from ggmtl.statistics.scaling import Scaling
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 # Larger counts are not told apart as float64.

@@ -22,7 +22,7 @@ from ggmtl.fit.state import FittedState
 from ggmtl.inference.uncertainty import effect_of, evidence_of, standard_errors
 from ggmtl.inspection.summary.collect import summarize
 from ggmtl.inspection.summary.words import describe, notebook_html
-from ggmtl.kernels import one_blas_thread
+from ggmtl.runtime.kernels import one_blas_thread
 
 
 class StateEstimator(TaskEstimator):

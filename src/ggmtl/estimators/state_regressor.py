@@ -30,7 +30,7 @@ from ggmtl.inference.growth import with_rows
 from ggmtl.inference.intervals import calibration, check_intervals, typical_deviations
 from ggmtl.inference.uncertainty import noise_ratios, posterior, task_noise
 from ggmtl.inference.unseen import known_of, unseen_models, with_unseen
-from ggmtl.kernels import one_blas_thread
+from ggmtl.runtime.kernels import one_blas_thread
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 

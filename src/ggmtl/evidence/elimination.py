@@ -22,10 +22,10 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 
-from ggmtl import kernels
 from ggmtl.evidence.dense import EvidenceModel, inner_quadratic
 from ggmtl.evidence.hub import misfit
 from ggmtl.evidence.hub_strengths import StrengthEvidence
+from ggmtl.runtime import kernels
 from ggmtl.solve.system import inverse_and_log_determinant, laplacian
 
 # Tasks with more neighbours than this are left to the dense factor, and so are all once it is small, or once fewer than

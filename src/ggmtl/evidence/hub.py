@@ -33,7 +33,7 @@ from functools import singledispatch
 
 import numpy as np
 
-from ggmtl import kernels
+from ggmtl.runtime import kernels
 from ggmtl.statistics.least_squares import LeastSquares
 
 # So many numbers are held at a time; of inverses more, because those that are not held are computed twice.

@@ -27,10 +27,10 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 from scipy.sparse.linalg import splu
 
-from ggmtl import kernels
 from ggmtl.errors import SingularSystemError
 from ggmtl.evidence.dense import EvidenceModel, strength_groups
 from ggmtl.evidence.hub import chunks
+from ggmtl.runtime import kernels
 from ggmtl.solve.solvers import prepare
 from ggmtl.solve.system import TaskSystem, laplacian
 

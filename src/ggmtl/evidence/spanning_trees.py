@@ -13,7 +13,7 @@ u = w_x − w_y of the cut tree, by
     [s/(1 + sR)]^{p/2} · exp(−½ s‖u‖²/(1 + sR)/σ²) :
 
 a Gibbs step that weighs all pairs at once with n × n matrices only. The probabilities of an edge, given the rest of the
-tree, average to its probability. The sweeps over links are in :mod:`ggmtl.kernels.trees`.
+tree, average to its probability. The sweeps over links are in :mod:`ggmtl.runtime.kernels.trees`.
 
 What it buys, measured on Line (benchmarks/recovery.py, seeds 30–34): F1 of the reported edges .44 against .32 without
 averaging at 20 rows a task, .59 against .50 at 40, the same from 160 rows on; it takes 0.1–0.3 s of a fit of 2–3 s.
@@ -27,10 +27,10 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import minimum_spanning_tree
 
-from ggmtl import kernels
 from ggmtl.evidence.dense import EvidenceModel, inner_quadratic
 from ggmtl.evidence.hub import misfit
-from ggmtl.kernels.trees import Density, Pairs
+from ggmtl.runtime import kernels
+from ggmtl.runtime.kernels.trees import Density, Pairs
 from ggmtl.solve.solvers import prepare
 from ggmtl.statistics.least_squares import LeastSquares
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ggmtl.bilevel.algorithm import learn_by_validation
 from ggmtl.bilevel.level import NEGLIGIBLE_RIDGE, OTHER_NOISE, GraphFit, Settings, TaskMeans, refit
-from ggmtl.design.task_table import KnownTasks
+from ggmtl.data.task_terms import KnownTasks
 from ggmtl.evidence.correlated import correlated_models
 from ggmtl.evidence.hub import hub_evidence, ridge_strengths
 from ggmtl.evidence.hub_strengths import learn_hub_by_feature, learn_hub_of_slopes, sample_of_tasks

@@ -21,7 +21,6 @@ from scipy.stats import norm
 from ggmtl.bilevel.level import STRAIGHT, GraphFit, Settings
 from ggmtl.data.curves import N_COLUMNS, Curves
 from ggmtl.data.task_data import TaskData
-from ggmtl.design.scaling import Scaling
 from ggmtl.evidence.hub import evidence_with_common_model, hub_evidence
 from ggmtl.fit.family import by_name
 from ggmtl.fit.held_out import FoldErrors
@@ -29,6 +28,7 @@ from ggmtl.fit.levels import learn_levels, simple_levels
 from ggmtl.runtime.journal import Journal
 from ggmtl.runtime.sizes import Sizes
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
+from ggmtl.statistics.scaling import Scaling
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 

@@ -15,7 +15,6 @@ from sklearn.utils.validation import check_is_fitted
 from ggmtl.bilevel.level import GraphFit, Settings
 from ggmtl.data.labels import locate_tasks
 from ggmtl.data.task_data import InputForm, TaskData
-from ggmtl.design.scaling import Scaling
 from ggmtl.errors import InputError
 from ggmtl.fit.family import Family
 from ggmtl.fit.lines_or_curves import CurveGain
@@ -24,6 +23,7 @@ from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.losses.rowwise import LOSSES, SQUARED_ERROR, Measure
 from ggmtl.losses.task_rows import FoldedRows
 from ggmtl.statistics.least_squares import FoldedLoss, sum_over_tasks
+from ggmtl.statistics.scaling import Scaling
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 T = TypeVar("T")

@@ -15,10 +15,10 @@ import numpy as np
 from scipy.spatial import cKDTree
 from sklearn.neighbors import NearestNeighbors
 
-from ggmtl import kernels
 from ggmtl.data.labels import locate_tasks, read_labels
 from ggmtl.data.task_features import on_sphere
 from ggmtl.errors import InputError, ParameterError, did_you_mean
+from ggmtl.runtime import kernels
 from ggmtl.runtime.sizes import SIZES, Sizes
 
 DEFAULT_NEIGHBOURS = 10

@@ -20,8 +20,8 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from ggmtl import kernels
 from ggmtl.bilevel.inner import InnerProblem
+from ggmtl.runtime import kernels
 from ggmtl.solve.preconditioners import BlockJacobi
 from ggmtl.solve.solvers import ConjugateGradient
 from ggmtl.solve.structured import component_systems, component_tasks, information

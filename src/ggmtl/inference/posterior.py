@@ -20,11 +20,11 @@ from scipy.linalg import cho_factor, cho_solve
 
 from ggmtl.bilevel.inner import InnerProblem
 from ggmtl.bilevel.level import GraphFit, Settings, on_its_columns, present_problem
-from ggmtl.design.scaling import Scaling
 from ggmtl.inference.noise_variance import HeldOut, floored, honest_noise, separate_scales, squared_noise
 from ggmtl.solve.solvers import prepare
 from ggmtl.solve.system import Curvature, TaskSystem
 from ggmtl.statistics.least_squares import LeastSquares
+from ggmtl.statistics.scaling import Scaling
 
 # Relative residual of samples, whose own spread is a thousand times as much.
 _SAMPLE_TOL = 1e-4

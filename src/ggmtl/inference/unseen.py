@@ -13,7 +13,7 @@ import numpy as np
 
 from ggmtl.bilevel.level import GraphFit
 from ggmtl.data.task_features import TaskFeatures
-from ggmtl.design.task_table import KnownTasks
+from ggmtl.data.task_terms import KnownTasks
 from ggmtl.errors import InputError
 from ggmtl.evidence.task_means import effect_covariance
 from ggmtl.fit.state import FittedState

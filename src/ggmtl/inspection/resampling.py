@@ -27,8 +27,8 @@ from ggmtl.fit.levels import candidate_models, hub_level
 from ggmtl.fit.state import outcome_of
 from ggmtl.graph.candidates import CandidateEdges, cross_fit
 from ggmtl.graph.task_graph import TaskGraph
-from ggmtl.kernels import one_blas_thread
 from ggmtl.losses.rowwise import LOSSES
+from ggmtl.runtime.kernels import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
 

@@ -24,8 +24,8 @@ from ggmtl.inspection.differences import unlike_others
 from ggmtl.inspection.summary.phrases import listing, one_line
 from ggmtl.inspection.summary.verdict import AVERAGE, LEVEL_PLACES, SIMPLE_LEVELS, average_verdict
 from ggmtl.inspection.summary.words import level_title
-from ggmtl.kernels import one_blas_thread
 from ggmtl.losses.rowwise import SQUARED_ERROR, Measure
+from ggmtl.runtime.kernels import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ggmtl import kernels
 from ggmtl.losses.rowwise import RowLoss
+from ggmtl.runtime import kernels
 from ggmtl.statistics.least_squares import LeastSquares
 
 # Least curvature of a row: where a probability is 0 or 1 to so many digits, the row says nothing about the slope.

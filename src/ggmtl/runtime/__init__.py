@@ -1,7 +1,12 @@
-"""Services of the machine that every room may use.
+"""Services that every room may use.
 
-In: bytes, sizes, functions of no argument. Out: the same, safely. No mathematics lives here.
+In: bytes, sizes, functions, plain arrays. Out: the same.
 
-``files`` (written whole or not at all), ``machine`` (threads, memory), ``journal`` (checkpoints, log), ``sizes`` (the
-numbers that decide which way is taken).
+============  ===========================================================================
+``sizes``     every number that decides which way is taken, with its measurement
+``machine``   threads and memory
+``files``     files that are written whole or not at all
+``journal``   the checkpoint and the log of a fit
+``kernels``   the few hot loops on plain arrays, in NumPy and compiled
+============  ===========================================================================
 """

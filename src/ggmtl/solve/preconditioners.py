@@ -13,8 +13,8 @@ from scipy import sparse
 from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse.linalg import splu
 
-from ggmtl import kernels
 from ggmtl.errors import SingularSystemError
+from ggmtl.runtime import kernels
 from ggmtl.solve.system import TaskSystem, inverse_and_log_determinant, laplacian
 
 # Factor by which a polynomial lowers the error. More accuracy does not pay, as the graph level is an approximation.

@@ -15,8 +15,8 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.linalg.lapack import dpocon
 
-from ggmtl import kernels
 from ggmtl.errors import SingularSystemError, check_choice
+from ggmtl.runtime import kernels
 from ggmtl.solve import structured
 from ggmtl.solve.preconditioners import BlockJacobi, Preconditioner, TwoLevel, make_preconditioner
 from ggmtl.solve.structured import Factors

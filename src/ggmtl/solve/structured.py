@@ -23,8 +23,8 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 from scipy.sparse.csgraph import connected_components
 
-from ggmtl import kernels
 from ggmtl.errors import SingularSystemError
+from ggmtl.runtime import kernels
 from ggmtl.solve.preconditioners import GraphLevel, TwoLevel
 from ggmtl.solve.system import Solution, TaskSystem, relative_residual
 

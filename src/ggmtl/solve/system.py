@@ -16,8 +16,8 @@ from scipy import sparse
 from scipy.linalg.lapack import dpotrf, dpotri
 from scipy.sparse.csgraph import connected_components
 
-from ggmtl import kernels
 from ggmtl.errors import SingularSystemError, SolverError
+from ggmtl.runtime import kernels
 from ggmtl.runtime.sizes import SIZES, Sizes
 
 

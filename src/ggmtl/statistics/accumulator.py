@@ -11,7 +11,7 @@ from ggmtl.data.folds import check_fold_number, hash_folds, share_of_repetitions
 from ggmtl.data.labels import join_labels, numbers_in_text
 from ggmtl.data.reading import check_range
 from ggmtl.errors import InputError, InputTypeError, ParameterError
-from ggmtl.kernels import segment_cross_products
+from ggmtl.runtime.kernels import segment_cross_products
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 # Bytes of the row buffer.

@@ -16,7 +16,7 @@ from ggmtl.data.labels import join_labels, locate_tasks
 from ggmtl.data.reading import read_training
 from ggmtl.data.task_data import TaskData
 from ggmtl.errors import InputError, InputTypeError, ParameterError, did_you_mean
-from ggmtl.kernels import segment_cross_products
+from ggmtl.runtime.kernels import segment_cross_products
 from ggmtl.runtime.machine import require_memory
 from ggmtl.statistics.least_squares import LeastSquares, least_squares
 from ggmtl.statistics.streaming.readers import StreamReaders

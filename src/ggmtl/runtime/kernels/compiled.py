@@ -1,7 +1,7 @@
-"""Compiled forms of the loops in :mod:`ggmtl.kernels.reference`, function by function, under the same names.
+"""Compiled forms of the loops in :mod:`ggmtl.runtime.kernels.reference`, function by function, under the same names.
 
 Inner loops run along contiguous rows and add multiples of whole rows, which vectorises without reordering any sum.
-Every array is float64 (or int64) and C-contiguous; :mod:`ggmtl.kernels` sees to that, so that there is one
+Every array is float64 (or int64) and C-contiguous; :mod:`ggmtl.runtime.kernels` sees to that, so that there is one
 compilation per function, kept on disk. All of them are in this file because what is kept is renewed when the file of a
 function changes, not when another file does that it calls into.
 """

@@ -22,8 +22,8 @@ import numpy as np
 from scipy import sparse
 
 from ggmtl.errors import check_choice, require
-from ggmtl.kernels import reference
-from ggmtl.kernels.reference import Cycle, Operator
+from ggmtl.runtime.kernels import reference
+from ggmtl.runtime.kernels.reference import Cycle, Operator
 from ggmtl.runtime.machine import number_of_threads, one_blas_thread, over_tasks
 from ggmtl.runtime.sizes import SIZES, Sizes
 
@@ -72,7 +72,7 @@ def _form(name: str) -> ModuleType:
             raise
         return reference
     try:
-        return importlib.import_module("ggmtl.kernels.compiled")
+        return importlib.import_module("ggmtl.runtime.kernels.compiled")
     except RuntimeError as error:
         if "locator" not in str(error):
             raise
@@ -91,7 +91,7 @@ def _compiled_with_private_cache() -> ModuleType:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     config.CACHE_DIR = folder
     logger.warning("numba has no lasting place for its cache: kernels are compiled again (set NUMBA_CACHE_DIR)")
-    return importlib.import_module("ggmtl.kernels.compiled")
+    return importlib.import_module("ggmtl.runtime.kernels.compiled")
 
 
 def _kernels(numbers: float = np.inf) -> ModuleType:
@@ -101,9 +101,9 @@ def _kernels(numbers: float = np.inf) -> ModuleType:
 
 
 def tree_kernels() -> ModuleType:
-    """The sampler over spanning trees: :mod:`ggmtl.kernels.trees`, or the same compiled."""
+    """The sampler over spanning trees: :mod:`ggmtl.runtime.kernels.trees`, or the same compiled."""
     name = "trees" if _kernels() is reference else "compiled_trees"
-    return importlib.import_module(f"ggmtl.kernels.{name}")
+    return importlib.import_module(f"ggmtl.runtime.kernels.{name}")
 
 
 def _input(array: Any, dtype: Any = np.float64) -> np.ndarray:

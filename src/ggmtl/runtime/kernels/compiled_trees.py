@@ -1,4 +1,4 @@
-"""Compiled forms of the functions in :mod:`ggmtl.kernels.trees`, under the same names.
+"""Compiled forms of the functions in :mod:`ggmtl.runtime.kernels.trees`, under the same names.
 
 Fits that report a list of edges take 1.3 to 1.6 times as long without them (Line of 20 to 200 tasks, once compiled).
 """

@@ -1,6 +1,6 @@
 """One sweep of the Gibbs sampler over spanning trees, and the exact density of a tree, in NumPy.
 
-:mod:`ggmtl.kernels.compiled_trees` has the same functions compiled. Node n is the hub, which is the last.
+:mod:`ggmtl.runtime.kernels.compiled_trees` has the same functions compiled. Node n is the hub, which is the last.
 :mod:`ggmtl.evidence.spanning_trees` has the mathematics.
 """
 

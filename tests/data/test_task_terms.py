@@ -8,9 +8,9 @@ import pandas as pd
 import polars as pl
 import pytest
 
+from ggmtl.data import task_terms
 from ggmtl.data.task_features import read_task_features
-from ggmtl.design import task_table
-from ggmtl.design.task_table import Category, KnownTasks, Number, Surface
+from ggmtl.data.task_terms import Category, KnownTasks, Number, Surface
 from ggmtl.errors import InputError, InputTypeError
 
 
@@ -60,7 +60,7 @@ def test_a_surface_carries_the_covariance_of_its_kernel():
     assert not surface.sphere
     points = (np.column_stack(list(columns.values())) - surface.origin) / surface.unit
     distance = np.linalg.norm(points[:, None] - points, axis=2)
-    kernel = np.exp(-distance / task_table._LENGTH)
+    kernel = np.exp(-distance / task_terms._LENGTH)
     values, vectors = np.linalg.eigh(kernel)
     leading = (vectors[:, -15:] * values[-15:]) @ vectors[:, -15:].T
     told = surface.encode(columns) * surface.scale + surface.center

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from ggmtl import GGMTLRegressor, kernels
+from ggmtl import GGMTLRegressor
 from ggmtl.datasets import make_clusters
 from ggmtl.errors import ParameterError
 from ggmtl.estimators import learning
 from ggmtl.evidence.spanning_trees import Messages, edge_probabilities
 from ggmtl.inference.removal import TrainedModels
 from ggmtl.inspection import explain_edge
-from ggmtl.kernels import Cycle, Operator, reference
-from ggmtl.runtime import machine
+from ggmtl.runtime import kernels, machine
+from ggmtl.runtime.kernels import Cycle, Operator, reference
 from ggmtl.runtime.sizes import Sizes
 from ggmtl.solve.preconditioners import BlockJacobi, GraphLevel, TwoLevel
 from ggmtl.solve.solvers import ConjugateGradient
