@@ -171,16 +171,15 @@ def pooled_level(loss: LeastSquares, settings: Settings) -> GraphFit:
 
 
 def independent_level(loss: LeastSquares, settings: Settings) -> GraphFit:
-    """Every task alone; where it has no row, the mean of all rows is all that there is.
+    """Separate models; a task without rows predicts the mean of all rows.
 
-    A single task has the ridge of the settings. What columns add that are constant within every task is in the
-    intercepts: alone, no task can tell.
+    Columns that are constant within every task are left out: a single task cannot tell them from its intercept.
     """
     if len(settings.constant) and settings.constant.any():
         columns = np.flatnonzero(~settings.constant)
         alone = independent_level(loss.of_columns(columns), settings.of_columns(columns))
         return alone.on_columns(columns, loss.n_features)
-    coefficients, ridge = separate_models(loss, settings if loss.n_tasks > 1 else replace(settings, hub=False))
+    coefficients, ridge = separate_models(loss, settings)
     empty = loss.count <= 0
     if empty.any():
         # Zero would be the mean of rows that may be held out.
