@@ -46,7 +46,7 @@ from ggmtl.baselines.bmsl import effective_sample_size, split_r_hat
 from ggmtl.baselines.mssl import learn_structure
 from ggmtl.baselines.mtrl import learn_relationship
 from ggmtl.errors import InputError, ParameterError
-from ggmtl.statistics.least_squares import LeastSquares
+from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 
@@ -134,7 +134,9 @@ def test_ridge_chosen_from_fold_statistics_equals_refitting_on_rows():
     def fit(loss, ridge):
         return np.linalg.solve(loss.gram + ridge * np.diag([1.0, 1, 1, 0]), loss.moment[..., None])[..., 0]
 
-    best, errors = select_by_paths(losses, grid, lambda loss, path: (fit(loss, ridge) for ridge in path))
+    best, errors = select_by_paths(
+        FoldedLoss(tuple(losses)), grid, lambda loss, path: (fit(loss, ridge) for ridge in path)
+    )
     expected = np.zeros(4)
     for position, ridge in enumerate(grid):
         for k in range(4):
@@ -148,7 +150,7 @@ def test_ridge_chosen_from_fold_statistics_equals_refitting_on_rows():
 
 def test_equal_errors_choose_the_stronger_penalty():
     zero = LeastSquares(np.zeros((2, 1, 1)), np.zeros((2, 1)), np.ones(2), np.ones(2))
-    best, _ = select_by_paths([zero, zero], [5.0, 1.0, 0.1], lambda loss, path: np.zeros((3, 2, 1)))
+    best, _ = select_by_paths(FoldedLoss((zero, zero)), [5.0, 1.0, 0.1], lambda loss, path: np.zeros((3, 2, 1)))
     assert best == 5.0
 
 
@@ -308,7 +310,7 @@ def test_precision_step_survives_a_covariance_of_low_rank():
 
 def test_without_a_penalised_diagonal_the_joint_problem_has_no_minimum():
     loss = centred_rows(n=3, d=2, rows=5)
-    target = loss.averaged()[2]
+    target = loss.averaged().target_square
     d, strength, sparsity = 2, 0.1, 0.01
 
     def joint(scale, penalise_diagonal):
@@ -329,8 +331,9 @@ def test_structure_learning_is_stationary_and_its_objective_never_rises():
     strength, sparsity = 0.2, 0.02
     fit = learn_structure(loss, strength, sparsity, max_iter=3000, tol=1e-12, inner_steps=300)
     assert (np.diff(fit.history) <= 1e-10).all()
-    gram, moment, _ = loss.averaged()
-    gradient = 2 * (np.matmul(gram, fit.slopes[..., None])[..., 0] - moment) + strength * fit.precision @ fit.slopes
+    mean = loss.averaged()
+    fitted = np.matmul(mean.gram, fit.slopes[..., None])[..., 0]
+    gradient = 2 * (fitted - mean.moment) + strength * fit.precision @ fit.slopes
     np.testing.assert_allclose(gradient, 0, atol=1e-6)
     alpha = 2 * sparsity / (strength * 4)
     again = sparse_precision(fit.slopes @ fit.slopes.T / 4, alpha, tol=1e-11, max_iter=3000)

@@ -253,19 +253,13 @@ def run_chain(
     return ChainDraws(slopes / n_samples, partial / n_samples, selected / n_samples, noise, norm, density)
 
 
-def residual_squares(slopes: np.ndarray, loss: CentredLoss) -> np.ndarray:
-    """‖y_i − X_i w_i − b_i‖² of every task at its best intercept, shape (n,)."""
-    fitted = np.matmul(loss.gram, slopes[..., None])[..., 0] - 2.0 * loss.moment
-    return np.maximum(loss.target_square + np.einsum("nd,nd->n", fitted, slopes), 0.0)
-
-
 def draw_noise(
     slopes: np.ndarray, loss: CentredLoss, noise_prior: tuple[float, float], rng: np.random.Generator
 ) -> np.ndarray:
     """τ_i ~ Gamma(a + ν_i/2, b + ‖residual‖²/2), ν_i = rows less one for the intercept."""
     shape, rate = noise_prior
     draws = rng.gamma(shape + 0.5 * loss.degrees_of_freedom)
-    return np.maximum(draws, np.finfo(float).tiny) / (rate + 0.5 * residual_squares(slopes, loss))
+    return np.maximum(draws, np.finfo(float).tiny) / (rate + 0.5 * loss.squares(slopes))
 
 
 def log_posterior(state: GibbsState, loss: CentredLoss, noise_prior: tuple[float, float]) -> float:
@@ -274,7 +268,7 @@ def log_posterior(state: GibbsState, loss: CentredLoss, noise_prior: tuple[float
     tau, precision = state.noise_precision, state.relation.precision
     d, kept = len(state.selected), state.selected.sum()
     fit = (shape - 1.0 + 0.5 * loss.degrees_of_freedom) * np.log(tau)
-    fit = fit - tau * (rate + 0.5 * residual_squares(state.slopes, loss))
+    fit = fit - tau * (rate + 0.5 * loss.squares(state.slopes))
     log_determinant, _ = invert(precision)
     relation = 0.5 * (kept * log_determinant - np.vdot(state.slopes, precision @ state.slopes))
     inclusion = kept * np.log(state.inclusion) + (d - kept) * np.log1p(-state.inclusion)

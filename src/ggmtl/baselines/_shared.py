@@ -17,8 +17,8 @@ graphical lassos it starts from a given Ω, lowers the objective at every step a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,10 @@ from scipy.linalg import cho_factor, cho_solve, lapack
 from scipy.sparse.linalg import LinearOperator, cg
 
 from ggmtl.errors import ParameterError
+from ggmtl.estimators.base import TaskRegressor
 from ggmtl.graph.task_graph import TaskGraph
-from ggmtl.statistics.least_squares import LeastSquares, sum_of
+from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
+from ggmtl.statistics.task_statistics import TaskStatistics
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,20 @@ class CentredLoss:
         intercept = self.target_mean - np.einsum("nd,nd->n", self.feature_mean, slopes)
         return np.column_stack([slopes, intercept])
 
-    def averaged(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Gram, moment and target square divided by the rows of each task: the loss Σ_i (1/N_i)‖·‖²."""
+    def averaged(self) -> CentredLoss:
+        """The loss Σ_i (1/N_i)‖·‖²: that of every task divided by its rows."""
         share = 1.0 / np.where(self.count > 0, self.count, 1.0)
-        return self.gram * share[:, None, None], self.moment * share[:, None], self.target_square * share
+        return replace(
+            self,
+            gram=self.gram * share[:, None, None],
+            moment=self.moment * share[:, None],
+            target_square=self.target_square * share,
+        )
+
+    def squares(self, slopes: np.ndarray) -> np.ndarray:
+        """‖y_i − X_i w_i − b_i‖² of every task at its best intercept, shape (n,)."""
+        fitted = np.matmul(self.gram, slopes[..., None])[..., 0] - 2.0 * self.moment
+        return np.maximum(self.target_square + np.einsum("nd,nd->n", fitted, slopes), 0.0)
 
 
 def centre(loss: LeastSquares, intercept: bool) -> CentredLoss:
@@ -109,31 +121,26 @@ TIE = 1e-9
 
 
 def select_by_paths(
-    folds: Sequence[LeastSquares],
+    folded: FoldedLoss,
     grid: Sequence[Any],
     fit_path: Callable[[LeastSquares, Sequence[Any]], Iterable[np.ndarray]],
-    scored: Iterable[int] | None = None,
 ) -> tuple[Any, np.ndarray]:
     """The candidate with the smallest held-out error, and the mean squared errors of all, in scaled units.
 
     Parameters
     ----------
-    folds : list of LeastSquares
-        Loss of every fold.
+    folded : FoldedLoss
     grid : sequence
         Candidates, strongest regularisation first: the first wins a tie.
     fit_path : callable
         ``fit_path(loss, grid)`` yields the coefficients, shape (n, p), of every candidate in order.
-    scored : iterable of int, optional
-        Folds that are held out in turn; by default all. The others train every time.
     """
     errors = np.zeros(len(grid))
     rows = 0.0
-    for k in range(len(folds)) if scored is None else scored:
-        if not folds[k].count.any():
-            continue
-        rows += folds[k].count.sum()
-        errors += [2.0 * folds[k].value(coefficients) for coefficients in fit_path(rest_of(folds, k), grid)]
+    for k in folded.scored:
+        held_out = folded.parts[k]
+        rows += held_out.count.sum()
+        errors += [2.0 * held_out.value(coefficients) for coefficients in fit_path(folded.training(k), grid)]
     errors /= max(rows, np.finfo(float).tiny)
     # A candidate whose solver broke down has no finite error and must not win.
     errors = np.where(np.isfinite(errors), errors, np.inf)
@@ -144,15 +151,6 @@ def select_by_paths(
 def held_out_rmse(errors: np.ndarray | None, target_scale: float) -> float | None:
     """Root mean squared error of the chosen candidate in the user's units; None where nothing was held out."""
     return None if errors is None else float(np.sqrt(errors.min())) * target_scale
-
-
-def rest_of(folds: Sequence[LeastSquares], k: int) -> LeastSquares:
-    """Loss over all folds but `k`. A sum, not a difference, so that empty tasks stay exactly empty."""
-    others = [fold for j, fold in enumerate(folds) if j != k]
-    if others:
-        return sum_of(others)
-    only = folds[k]
-    return LeastSquares(0.0 * only.gram, 0.0 * only.moment, 0.0 * only.target_square, 0.0 * only.count)
 
 
 def check_strength(name: str, value: Any) -> float | None:
@@ -166,13 +164,26 @@ def check_strength(name: str, value: Any) -> float | None:
     return number
 
 
-def require_folds(estimator: str, names: str, n_folds: int) -> None:
-    """Raise an error if a strength is ``"auto"`` but there are no folds to choose it on."""
-    if n_folds == 0:
-        raise ParameterError(
-            f'{estimator} chooses {names}="auto" by cross-validation, but the rows have no folds. '
-            "Give numbers, validation=5, or statistics with folds (TaskStatistics.from_arrays(..., folds=5))."
-        )
+class TunedRegressor(TaskRegressor):
+    """Base of the regressors whose strengths are given or chosen by cross-validation."""
+
+    def _fit_path(self, loss: LeastSquares, grid: Sequence[Any]) -> Iterator[np.ndarray]:
+        """Coefficients of every candidate in order."""
+        raise NotImplementedError
+
+    def _choose(
+        self, folds: list[LeastSquares], statistics: TaskStatistics, names: str, grid: Sequence[Any]
+    ) -> tuple[Any, float | None]:
+        """The best candidate and its held-out error in the user's units; a single candidate is not validated."""
+        if len(grid) == 1:
+            return grid[0], None
+        if statistics.n_folds == 0:
+            raise ParameterError(
+                f'{type(self).__name__} chooses {names}="auto" by cross-validation, but the rows have no folds. '
+                "Give numbers, validation=5, or statistics with folds (TaskStatistics.from_arrays(..., folds=5))."
+            )
+        best, errors = select_by_paths(self._folded(folds), grid, self._fit_path)
+        return best, held_out_rmse(errors, self.scaling_.target_scale)
 
 
 # Below this many unknowns one Cholesky factor is quicker than iterating.

@@ -8,7 +8,7 @@ The chains are judged by split R̂ and the effective sample size, over half-chai
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -23,6 +23,7 @@ from ggmtl.statistics.task_statistics import TaskStatistics
 _TRUSTED_R_HAT = 1.1
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class BMSLRegressor(TaskRegressor):
     """Bayesian multi-task structure learning:
 
@@ -75,36 +76,13 @@ class BMSLRegressor(TaskRegressor):
     ((6, 2), (2,))
     """
 
-    def __init__(
-        self,
-        task: str | int | None = None,
-        *,
-        relation: str = "wishart",
-        degrees: float | None = None,
-        inverse_scale: float | str = "auto",
-        noise_prior: tuple[float, float] = (0.1, 0.01),
-        n_chains: int = 2,
-        n_warmup: int = 200,
-        n_samples: int = 300,
-        validation: Any = 5,
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        unseen: str = "error",
-        random_state: int | None = None,
-    ):
-        self.task = task
-        self.relation = relation
-        self.degrees = degrees
-        self.inverse_scale = inverse_scale
-        self.noise_prior = noise_prior
-        self.n_chains = n_chains
-        self.n_warmup = n_warmup
-        self.n_samples = n_samples
-        self.validation = validation
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.unseen = unseen
-        self.random_state = random_state
+    relation: str = "wishart"
+    degrees: float | None = None
+    inverse_scale: float | str = "auto"
+    noise_prior: tuple[float, float] = (0.1, 0.01)
+    n_chains: int = 2
+    n_warmup: int = 200
+    n_samples: int = 300
 
     def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
         self._check()

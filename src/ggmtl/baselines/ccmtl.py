@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from ggmtl.baselines._shared import check_strength, held_out_rmse, require_folds, select_by_paths
+from ggmtl.baselines._shared import TunedRegressor, check_strength
 from ggmtl.bilevel.inner import DEFAULT_SMOOTHING, InnerProblem, solve_inner
-from ggmtl.estimators.base import LearnedModels, TaskRegressor
+from ggmtl.estimators.base import LearnedModels
 from ggmtl.graph.candidates import KNN
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.statistics.least_squares import LeastSquares, sum_of
@@ -20,7 +20,8 @@ _GRID = tuple(10.0**power for power in np.arange(1.0, -4.5, -0.5))
 _TOL = 1e-6
 
 
-class CCMTLRegressor(TaskRegressor):
+@dataclass(eq=False, repr=False, kw_only=True)
+class CCMTLRegressor(TunedRegressor):
     """Convex-clustering multi-task regression on a fixed graph:
 
         min  ½ Σ_i ‖y_i − X_i w_i‖² + ½λ Σ_ij √(‖w_i − w_j‖² + ε²) + ½ρ Σ_i ‖w_i‖²
@@ -63,47 +64,21 @@ class CCMTLRegressor(TaskRegressor):
     ((6, 2), 6)
     """
 
-    def __init__(
-        self,
-        task: str | int | None = None,
-        *,
-        strength: float | str = "auto",
-        n_neighbors: int = 10,
-        ridge: float = 1e-3,
-        smoothing: float = DEFAULT_SMOOTHING,
-        validation: Any = 5,
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        unseen: str = "error",
-        random_state: int | None = None,
-    ):
-        self.task = task
-        self.strength = strength
-        self.n_neighbors = n_neighbors
-        self.ridge = ridge
-        self.smoothing = smoothing
-        self.validation = validation
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.unseen = unseen
-        self.random_state = random_state
+    strength: float | str = "auto"
+    n_neighbors: int = 10
+    ridge: float = 1e-3
+    smoothing: float = DEFAULT_SMOOTHING
 
     def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
-        total = sum_of(folds)
-        strength, errors = self._choose(folds, statistics.n_folds)
+        total, given = sum_of(folds), check_strength("strength", self.strength)
+        unit = max(float(total.count.mean()), 1.0)
+        grid = [unit * power for power in _GRID] if given is None else [given]
+        strength, error = self._choose(folds, statistics, "strength", grid)
         edges = self._neighbours(total)
         (coefficients,) = self._fit_path(total, [strength])
         graph = TaskGraph(edges, np.ones(len(edges)), statistics.task_names)
-        attributes = {"strength_": strength, "validation_error_": held_out_rmse(errors, self.scaling_.target_scale)}
+        attributes = {"strength_": strength, "validation_error_": error}
         return LearnedModels(coefficients, graph, attributes=attributes)
-
-    def _choose(self, folds: list[LeastSquares], n_folds: int) -> tuple[float, np.ndarray | None]:
-        given = check_strength("strength", self.strength)
-        if given is not None:
-            return given, None
-        require_folds(type(self).__name__, "strength", n_folds)
-        unit = max(float(sum_of(folds).count.mean()), 1.0)
-        return select_by_paths(folds, [unit * g for g in _GRID], self._fit_path, self._scored(folds))
 
     def _neighbours(self, loss: LeastSquares) -> np.ndarray:
         """Edges of the neighbour graph of the independent models."""
@@ -118,11 +93,11 @@ class CCMTLRegressor(TaskRegressor):
             ridge[loss.count > 0, -1] = 0.0
         return ridge
 
-    def _fit_path(self, loss: LeastSquares, strengths: Sequence[float]) -> Iterator[np.ndarray]:
+    def _fit_path(self, loss: LeastSquares, grid: Sequence[float]) -> Iterator[np.ndarray]:
         """Coefficients at every λ, each solve started from the one before."""
         edges, width = self._neighbours(loss), loss.n_features
         start = None
-        for strength in strengths:
+        for strength in grid:
             problem = InnerProblem(
                 loss, edges, np.full(width, strength), np.zeros(width), self._ridge_of(loss), "l2", self.smoothing
             )

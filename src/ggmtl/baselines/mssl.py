@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl.baselines._shared import (
     CentredLoss,
+    TunedRegressor,
     centre,
     check_strength,
     covariance_to_graph,
-    held_out_rmse,
     partial_correlation,
-    require_folds,
-    select_by_paths,
     solve_coupled,
     sparse_precision,
 )
 from ggmtl.errors import ParameterError, warn_user
-from ggmtl.estimators.base import LearnedModels, TaskRegressor
+from ggmtl.estimators.base import LearnedModels
 from ggmtl.statistics.least_squares import LeastSquares, sum_of
 from ggmtl.statistics.task_statistics import TaskStatistics
 
@@ -68,19 +65,18 @@ def learn_structure(
     2. Ω from min tr(SΩ) − ln|Ω| + α‖Ω‖₁ with S = WᵀW/d and α = 2λ₂/(λ₁d), by at most `inner_steps` steps from
        the Ω before, so that the objective falls however early they stop.
     """
-    gram, moment, target_square = loss.averaged()
+    mean = loss.averaged()
     d = max(loss.shape[1], 1)
     penalty = 2.0 * sparsity / (strength * d)
     precision = np.eye(loss.shape[0]) / (_coefficient_variance(loss) + penalty)
-    slopes = solve_coupled(2.0 * gram, strength * precision, 2.0 * moment)
+    slopes = solve_coupled(2.0 * mean.gram, strength * precision, 2.0 * mean.moment)
     history: list[float] = []
     converged = False
     for _ in range(max_iter):
         step = sparse_precision(slopes @ slopes.T / d, penalty, precision, tol, inner_steps)
         precision = step.precision
-        slopes = solve_coupled(2.0 * gram, strength * precision, 2.0 * moment, slopes)
-        fitted = np.matmul(gram, slopes[..., None])[..., 0] - 2.0 * moment
-        error = (target_square + np.einsum("nd,nd->n", fitted, slopes)).sum()
+        slopes = solve_coupled(2.0 * mean.gram, strength * precision, 2.0 * mean.moment, slopes)
+        error = mean.squares(slopes).sum()
         relation = np.vdot(slopes, precision @ slopes) - d * step.log_determinant
         history.append(float(error + 0.5 * strength * relation + sparsity * np.abs(precision).sum()))
         # Relative to the size of the log-determinant: the objective itself may pass through zero.
@@ -92,11 +88,12 @@ def learn_structure(
 
 def _coefficient_variance(loss: CentredLoss) -> float:
     """1/mean_i tr(G_i/N_i): the mean square of slopes that would explain a target of variance one."""
-    trace = float(np.trace(loss.averaged()[0], axis1=1, axis2=2).mean())
+    trace = float(np.trace(loss.averaged().gram, axis1=1, axis2=2).mean())
     return 1.0 / trace if trace > 0 else 1.0
 
 
-class MSSLRegressor(TaskRegressor):
+@dataclass(eq=False, repr=False, kw_only=True)
+class MSSLRegressor(TunedRegressor):
     """Multi-task sparse structure learning:
 
         min  Σ_i (1/N_i)‖y_i − X_i w_i − b_i‖² + (λ₁/2)[tr(W Ω Wᵀ) − d ln|Ω|] + λ₂‖Ω‖₁
@@ -144,34 +141,18 @@ class MSSLRegressor(TaskRegressor):
     ((6, 2), 6)
     """
 
-    def __init__(
-        self,
-        task: str | int | None = None,
-        *,
-        strength: float | str = "auto",
-        sparsity: float | str = "auto",
-        max_iter: int = 100,
-        tol: float = 1e-3,
-        validation: Any = 5,
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        unseen: str = "error",
-        random_state: int | None = None,
-    ):
-        self.task = task
-        self.strength = strength
-        self.sparsity = sparsity
-        self.max_iter = max_iter
-        self.tol = tol
-        self.validation = validation
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.unseen = unseen
-        self.random_state = random_state
+    strength: float | str = "auto"
+    sparsity: float | str = "auto"
+    max_iter: int = 100
+    tol: float = 1e-3
 
     def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
-        (strength, sparsity), errors = self._choose(folds, statistics)
         loss = centre(sum_of(folds), self.fit_intercept)
+        given = {name: check_strength(name, getattr(self, name)) for name in ("strength", "sparsity")}
+        for name, value in given.items():
+            if value == 0:
+                raise ParameterError(f"{name} must be above 0, or the problem has no minimum. Got 0 instead.")
+        (strength, sparsity), error = self._choose(folds, statistics, "strength and sparsity", _grid(loss, **given))
         fit = learn_structure(loss, strength, sparsity, self.max_iter, self.tol)
         if not fit.converged:
             warn_user(
@@ -185,31 +166,17 @@ class MSSLRegressor(TaskRegressor):
             "history_": fit.history,
             "n_iter_": len(fit.history),
             "converged_": fit.converged,
-            "validation_error_": held_out_rmse(errors, self.scaling_.target_scale),
+            "validation_error_": error,
         }
         graph = covariance_to_graph(partial_correlation(fit.precision), statistics.task_names)
         return LearnedModels(loss.with_intercepts(fit.slopes), graph, attributes=attributes)
 
-    def _choose(
-        self, folds: list[LeastSquares], statistics: TaskStatistics
-    ) -> tuple[tuple[float, float], np.ndarray | None]:
-        """(λ₁, λ₂) as given or by cross-validation."""
-        strength, sparsity = check_strength("strength", self.strength), check_strength("sparsity", self.sparsity)
-        for name, value in (("strength", strength), ("sparsity", sparsity)):
-            if value == 0:
-                raise ParameterError(f"{name} must be above 0, or the problem has no minimum. Got 0 instead.")
-        if strength is not None and sparsity is not None:
-            return (strength, sparsity), None
-        require_folds(type(self).__name__, "strength and sparsity", statistics.n_folds)
-        grid = _grid(centre(sum_of(folds), self.fit_intercept), strength, sparsity)
-        return select_by_paths(folds, grid, self._fit_path, self._scored(folds))
-
-    def _fit_path(self, total: LeastSquares, grid: Sequence[tuple[float, float]]) -> Iterator[np.ndarray]:
+    def _fit_path(self, loss: LeastSquares, grid: Sequence[tuple[float, float]]) -> Iterator[np.ndarray]:
         """Coefficients along the grid, all from the start of the final fit, as the problem is not convex."""
-        loss = centre(total, self.fit_intercept)
+        centred = centre(loss, self.fit_intercept)
         for strength, sparsity in grid:
-            fit = learn_structure(loss, strength, sparsity, self.max_iter, self.tol)
-            yield loss.with_intercepts(fit.slopes)
+            fit = learn_structure(centred, strength, sparsity, self.max_iter, self.tol)
+            yield centred.with_intercepts(fit.slopes)
 
 
 def _grid(loss: CentredLoss, strength: float | None, sparsity: float | None) -> list[tuple[float, float]]:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ggmtl.baselines._shared import (
     CentredLoss,
+    TunedRegressor,
     centre,
     check_strength,
     correlation,
     covariance_to_graph,
-    held_out_rmse,
-    require_folds,
-    select_by_paths,
     solve_coupled,
 )
-from ggmtl.estimators.base import LearnedModels, TaskRegressor
+from ggmtl.estimators.base import LearnedModels
 from ggmtl.statistics.least_squares import LeastSquares, sum_of
 from ggmtl.statistics.task_statistics import TaskStatistics
 
@@ -63,17 +60,17 @@ def learn_relationship(
     1. Ω = R/tr R with R = (WᵀW + εI)^½, which minimises tr((WᵀW + εI) Ω⁻¹) over tr Ω = 1.
     2. W from (blockdiag(2G_i/N_i) + (λ₁I + λ₂Ω⁻¹) ⊗ I) W = 2M/N.
     """
-    gram, moment, target_square = loss.averaged()
+    mean = loss.averaged()
     slopes = np.zeros(loss.shape) if start is None else start
     values, vectors = _task_spectrum(slopes, smoothing)
-    history = [_objective(gram, moment, target_square, slopes, values, strength, ridge)]
+    history = [_objective(mean, slopes, values, strength, ridge)]
     converged = False
     for _ in range(max_iter):
         inverse = values.sum() / values
         coupling = (vectors * (ridge + strength * inverse)) @ vectors.T
-        slopes = solve_coupled(2.0 * gram, coupling, 2.0 * moment, slopes)
+        slopes = solve_coupled(2.0 * mean.gram, coupling, 2.0 * mean.moment, slopes)
         values, vectors = _task_spectrum(slopes, smoothing)
-        history.append(_objective(gram, moment, target_square, slopes, values, strength, ridge))
+        history.append(_objective(mean, slopes, values, strength, ridge))
         if history[-2] - history[-1] <= tol * abs(history[-1]):
             converged = True
             break
@@ -87,14 +84,14 @@ def _task_spectrum(slopes: np.ndarray, smoothing: float) -> tuple[np.ndarray, np
     return np.sqrt(np.maximum(values, 0.0) + smoothing), vectors
 
 
-def _objective(gram, moment, target_square, slopes, values, strength: float, ridge: float) -> float:
+def _objective(mean: CentredLoss, slopes: np.ndarray, values: np.ndarray, strength: float, ridge: float) -> float:
     """The objective at the best Ω for `slopes`, where tr((WᵀW + εI)Ω⁻¹) = (tr (WᵀW + εI)^½)²."""
-    fitted = np.matmul(gram, slopes[..., None])[..., 0] - 2.0 * moment
-    error = (target_square + np.einsum("nd,nd->n", fitted, slopes)).sum()
+    error = mean.squares(slopes).sum()
     return float(error + 0.5 * ridge * (slopes**2).sum() + 0.5 * strength * values.sum() ** 2)
 
 
-class MTRLRegressor(TaskRegressor):
+@dataclass(eq=False, repr=False, kw_only=True)
+class MTRLRegressor(TunedRegressor):
     """Multi-task relationship learning:
 
         min  Σ_i (1/N_i)‖y_i − X_i w_i − b_i‖² + (λ₁/2) tr(WWᵀ) + (λ₂/2) tr(W Ω⁻¹ Wᵀ)
@@ -144,35 +141,18 @@ class MTRLRegressor(TaskRegressor):
     ((6, 2), 6)
     """
 
-    def __init__(
-        self,
-        task: str | int | None = None,
-        *,
-        strength: float | str = "auto",
-        ridge: float | str = "auto",
-        smoothing: float = 1e-3,
-        max_iter: int = 500,
-        tol: float = 1e-5,
-        validation: Any = 5,
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        unseen: str = "error",
-        random_state: int | None = None,
-    ):
-        self.task = task
-        self.strength = strength
-        self.ridge = ridge
-        self.smoothing = smoothing
-        self.max_iter = max_iter
-        self.tol = tol
-        self.validation = validation
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.unseen = unseen
-        self.random_state = random_state
+    strength: float | str = "auto"
+    ridge: float | str = "auto"
+    smoothing: float = 1e-3
+    max_iter: int = 500
+    tol: float = 1e-5
 
     def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
-        (ridge, strength), errors = self._choose(folds, statistics)
+        strength, ridge = check_strength("strength", self.strength), check_strength("ridge", self.ridge)
+        ridges = _RIDGES if ridge is None else (ridge,)
+        strengths = _STRENGTHS if strength is None else (strength,)
+        grid = [(a, b) for a in ridges for b in strengths]
+        (ridge, strength), error = self._choose(folds, statistics, "strength and ridge", grid)
         loss = centre(sum_of(folds), self.fit_intercept)
         fit = self._minimise(loss, strength, ridge, None)
         attributes = {
@@ -182,31 +162,17 @@ class MTRLRegressor(TaskRegressor):
             "history_": fit.history,
             "n_iter_": len(fit.history) - 1,
             "converged_": fit.converged,
-            "validation_error_": held_out_rmse(errors, self.scaling_.target_scale),
+            "validation_error_": error,
         }
         graph = covariance_to_graph(correlation(fit.covariance), statistics.task_names)
         return LearnedModels(loss.with_intercepts(fit.slopes), graph, attributes=attributes)
 
-    def _choose(
-        self, folds: list[LeastSquares], statistics: TaskStatistics
-    ) -> tuple[tuple[float, float], np.ndarray | None]:
-        """(λ₁, λ₂) as given or by cross-validation."""
-        strength, ridge = check_strength("strength", self.strength), check_strength("ridge", self.ridge)
-        ridges = _RIDGES if ridge is None else (ridge,)
-        strengths = _STRENGTHS if strength is None else (strength,)
-        if len(ridges) == len(strengths) == 1:
-            return (ridges[0], strengths[0]), None
-        require_folds(type(self).__name__, "strength and ridge", statistics.n_folds)
-        grid = [(a, b) for a in ridges for b in strengths]
-        return select_by_paths(folds, grid, self._fit_path, self._scored(folds))
-
-    def _fit_path(self, total: LeastSquares, grid: Sequence[tuple[float, float]]) -> Iterator[np.ndarray]:
+    def _fit_path(self, loss: LeastSquares, grid: Sequence[tuple[float, float]]) -> Iterator[np.ndarray]:
         """Coefficients along the grid, each fit started from the one before."""
-        loss = centre(total, self.fit_intercept)
-        slopes = None
+        centred, slopes = centre(loss, self.fit_intercept), None
         for ridge, strength in grid:
-            slopes = self._minimise(loss, strength, ridge, slopes).slopes
-            yield loss.with_intercepts(slopes)
+            slopes = self._minimise(centred, strength, ridge, slopes).slopes
+            yield centred.with_intercepts(slopes)
 
     def _minimise(self, loss: CentredLoss, strength: float, ridge: float, start: np.ndarray | None):
         return learn_relationship(loss, strength, ridge, self.smoothing, start, self.max_iter, self.tol)

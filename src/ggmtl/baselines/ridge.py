@@ -18,7 +18,7 @@ from ggmtl.estimators.outcomes import OutcomeRows
 from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.hub_strengths import learn_hub
 from ggmtl.graph.task_graph import TaskGraph
-from ggmtl.statistics.least_squares import LeastSquares, sum_of
+from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 # Eigenvalues of a gram matrix below this share of its trace are rounding noise.
@@ -64,53 +64,33 @@ def ridge_grid(loss: LeastSquares, intercept: bool) -> list[float]:
     return [(reference if reference > 0 else 1.0) * 10.0**power for power in _DECADES.tolist()]
 
 
-def choose_ridge(
-    folds: Sequence[LeastSquares], statistics: TaskStatistics, intercept: bool, scored: tuple[int, ...]
-) -> tuple[float, np.ndarray | None]:
+def choose_ridge(folded: FoldedLoss, intercept: bool, by_evidence: bool) -> tuple[float, np.ndarray | None]:
     """Ridge by cross-validation, or by evidence where the statistics have no folds."""
-    total = sum_of(folds)
-    grid = ridge_grid(total, intercept)
-    if statistics.n_folds == 0:
-        factor = RidgeFactor.of(centre(total, intercept))
+    grid = ridge_grid(folded.total, intercept)
+    if by_evidence:
+        factor = RidgeFactor.of(centre(folded.total, intercept))
         return min(grid, key=factor.evidence), None
 
     def fit_path(loss: LeastSquares, path: Sequence[float]):
         factor = RidgeFactor.of(centre(loss, intercept))
         return (factor.solve(ridge) for ridge in path)
 
-    return select_by_paths(folds, grid, fit_path, scored)
+    return select_by_paths(folded, grid, fit_path)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class _RidgeRegressor(CountRegressor):
     """Parameters and the choice of ρ, which both ridge regressors share."""
 
-    def __init__(
-        self,
-        task: str | int | None = None,
-        *,
-        ridge: float | str = "auto",
-        loss: str = "squared",
-        validation: Any = 5,
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        unseen: str = "error",
-        random_state: int | None = None,
-    ):
-        self.task = task
-        self.ridge = ridge
-        self.loss = loss
-        self.validation = validation
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.unseen = unseen
-        self.random_state = random_state
+    ridge: float | str = "auto"
+    loss: str = "squared"
 
     def _ridge(self, folds: list[LeastSquares], statistics: TaskStatistics) -> tuple[np.ndarray, dict[str, Any]]:
         """Models of the folds' tasks, shape (n, p), and the fitted attributes."""
-        ridge, errors = check_strength("ridge", self.ridge), None
+        folded, ridge, errors = self._folded(folds), check_strength("ridge", self.ridge), None
         if ridge is None:
-            ridge, errors = choose_ridge(folds, statistics, self.fit_intercept, self._scored(folds))
-        coefficients = RidgeFactor.of(centre(sum_of(folds), self.fit_intercept)).solve(ridge)
+            ridge, errors = choose_ridge(folded, self.fit_intercept, by_evidence=statistics.n_folds == 0)
+        coefficients = RidgeFactor.of(centre(folded.total, self.fit_intercept)).solve(ridge)
         error = held_out_rmse(errors, self.scaling_.target_scale)
         return coefficients, {"ridge_": ridge, "strength_": ridge, "validation_error_": error}
 
@@ -225,6 +205,7 @@ def _merge(loss: LeastSquares) -> LeastSquares:
 _GRID = tuple(10.0**power for power in np.arange(2.0, -4.5, -0.5))
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class HubRegressor(CountRegressor):
     """Every task's model as a shared model plus a deviation:
 
@@ -266,32 +247,14 @@ class HubRegressor(CountRegressor):
     [1.0, 1.0]
     """
 
-    def __init__(
-        self,
-        task: str | int | None = None,
-        *,
-        strength: float | str = "auto",
-        intercept_strength: float | str = "auto",
-        loss: str = "squared",
-        validation: Any = 5,
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        unseen: str = "error",
-        random_state: int | None = None,
-    ):
-        self.task = task
-        self.strength = strength
-        self.intercept_strength = intercept_strength
-        self.loss = loss
-        self.validation = validation
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.unseen = unseen
-        self.random_state = random_state
+    strength: float | str = "auto"
+    intercept_strength: float | str = "auto"
+    loss: str = "squared"
 
     def _learn(self, folds: list[LeastSquares], statistics: TaskStatistics) -> LearnedModels:
-        strengths, errors = self._choose(folds)
-        total, graph = sum_of(folds), TaskGraph.empty(statistics.task_names)
+        folded, graph = self._folded(folds), TaskGraph.empty(statistics.task_names)
+        strengths, errors = self._choose(folded)
+        total = folded.total
         attributes = {"strength_": strengths, "validation_error_": held_out_rmse(errors, self.scaling_.target_scale)}
         if total.n_tasks == 1:
             # The shared model is the task's own: least squares, of the smallest norm where that is not unique.
@@ -303,15 +266,14 @@ class HubRegressor(CountRegressor):
     def _learn_rows(self, given: OutcomeRows) -> LearnedModels:
         return hub_models(given, self.loss, *self._given())
 
-    def _choose(self, folds: list[LeastSquares]) -> tuple[np.ndarray, np.ndarray | None]:
-        slope, intercept = self._given()
-        total = sum_of(folds)
+    def _choose(self, folded: FoldedLoss) -> tuple[np.ndarray, np.ndarray | None]:
+        (slope, intercept), total = self._given(), folded.total
         unit = max(float(total.count.mean()), 1.0)
         if slope is not None and intercept is not None:
             return self._spread(total, slope, intercept), None
         if total.n_tasks == 1:
             return self._spread(total, 1.0, 1.0), None
-        if not self._scored(folds):
+        if not folded.scored:
             learned = learn_hub(total, (~self._slopes(total)).astype(int)).hub
             return self._spread(total, slope or learned[0], intercept or learned[-1]), None
         grid = [
@@ -319,7 +281,7 @@ class HubRegressor(CountRegressor):
             for a in ([slope] if slope is not None else [unit * g for g in _GRID])
             for b in ([intercept] if intercept is not None else [unit * g for g in _GRID])
         ]
-        best, errors = select_by_paths(folds, grid, self._fit_path, self._scored(folds))
+        best, errors = select_by_paths(folded, grid, self._fit_path)
         return self._spread(total, *best), errors
 
     def _given(self) -> tuple[float | None, float | None]:

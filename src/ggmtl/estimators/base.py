@@ -7,7 +7,7 @@ reads input, deals folds, scales, turns coefficients back into the user's units,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -72,19 +72,21 @@ class LearnedModels:
     attributes: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(eq=False, repr=False)
 class TaskEstimator(BaseEstimator):
     """Base class of the multi-task estimators.
 
-    Subclasses have at least the parameters ``task``, ``fit_intercept``, ``standardize``, ``unseen``,
-    ``validation`` and ``random_state``, and implement :meth:`_learn`.
+    Parameters are fields of a dataclass, whose constructor scikit-learn reads them from. All but `task` are given by
+    name. Subclasses add their own fields and implement :meth:`_learn`.
     """
 
-    task: str | int | None
-    fit_intercept: bool
-    standardize: bool
-    unseen: str
-    validation: Any
-    random_state: int | None
+    task: str | int | None = None
+    _: KW_ONLY
+    validation: Any = 5
+    fit_intercept: bool = True
+    standardize: bool = True
+    unseen: str = "error"
+    random_state: int | None = None
 
     # ------------------------------------------------------------------ fitting
 
@@ -180,9 +182,9 @@ class TaskEstimator(BaseEstimator):
         """Models from the loss of every fold (one entry when there are no folds), in scaled units."""
         raise NotImplementedError
 
-    def _scored(self, folds: list[LeastSquares]) -> tuple[int, ...]:
-        """Numbers of the folds that are held out in turn."""
-        return FoldedLoss(tuple(folds), self._form.scored_from).scored
+    def _folded(self, folds: list[LeastSquares]) -> FoldedLoss:
+        """The losses with the information which folds are held out in turn."""
+        return FoldedLoss(tuple(folds), self._form.scored_from)
 
     def _curves(self, data: TaskData) -> Curves:
         """The curves of the features; an estimator of straight lines has none."""
