@@ -52,7 +52,7 @@ FAULTS = (
     Fault(
         "task labels of a CSV file read as numbers",
         "statistics/streaming/sources.py",
-        "schema = _with_type(schema, options.task, arrow.string())",
+        "schema = _with_type(schema, options.task, pa.string())",
         "pass",
         "data/test_labels.py",
     ),

@@ -80,6 +80,12 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+def not_utf8_message(source: object, column: str | None = None) -> str:
+    """Say that a file holds text in another encoding, in which column where that is known, and the remedy."""
+    where = "" if column is None else f" (column {column!r})"
+    return f"{source} is not UTF-8 text{where}. Save it as UTF-8; in Excel: 'CSV UTF-8'."
+
+
 def check_choice(parameter: str, value: object, choices: Iterable[str]) -> None:
     """Refuse a value that is not among the choices."""
     choices = tuple(choices)

@@ -16,7 +16,7 @@ from ggmtl.data.folds import hash_folds
 from ggmtl.errors import InputError, InputTypeError, ParameterError
 from ggmtl.statistics import accumulator as builder_module
 from ggmtl.statistics.accumulator import StatisticsBuilder
-from ggmtl.statistics.streaming import sources as streams_module
+from ggmtl.statistics.streaming import passes as streams_module
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 pd = pytest.importorskip("pandas")
@@ -273,7 +273,8 @@ def test_many_tasks_are_summed_a_few_at_a_time(monkeypatch):
     for first in range(0, len(frame), 130):
         part = frame[first : first + 130]
         X = part[["price", "visitors", "holiday"]].to_numpy(dtype=float)
-        builder.add(X.T, part["sales"].to_numpy(), part["shop"].to_numpy(dtype=str))
+        labels, codes = np.unique(part["shop"].to_numpy(dtype=str), return_inverse=True)
+        builder.add(X.T, part["sales"].to_numpy(), labels, codes)
     assert builder.n_rows == 2500
     assert builder.n_tasks == frame["shop"].nunique()
     assert_same(builder.statistics().total(), in_memory(frame))
@@ -283,11 +284,12 @@ def test_many_tasks_are_summed_a_few_at_a_time(monkeypatch):
 
 def test_a_builder_refuses_labels_of_two_kinds_and_other_columns():
     builder = StatisticsBuilder(["x"])
-    builder.add([np.ones(1)], np.ones(1), np.array(["a"]))
+    first = np.zeros(1, dtype=int)
+    builder.add([np.ones(1)], np.ones(1), np.array(["a"]), first)
     with pytest.raises(InputTypeError, match="all strings or all numbers"):
-        builder.add([np.ones(1)], np.ones(1), np.array([1]))
+        builder.add([np.ones(1)], np.ones(1), np.array([1]), first)
     with pytest.raises(InputError, match="must be the 1 features"):
-        builder.add([np.ones(1)] * 2, np.ones(1), np.array(["a"]))
+        builder.add([np.ones(1)] * 2, np.ones(1), np.array(["a"]), first)
 
 
 # ---------------------------------------------------------------------- categories

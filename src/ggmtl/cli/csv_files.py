@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from ggmtl.errors import InputError
-from ggmtl.statistics.streaming.batches import not_utf8_message
+from ggmtl.errors import InputError, not_utf8_message
 
 _WHOLE_NUMBER = r"^-?(0|[1-9][0-9]*)(\.0*)?$"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

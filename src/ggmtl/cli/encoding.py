@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ggmtl.cli.column_kinds import Days, is_date, is_number, is_text, seems_dates
+from ggmtl.data.columns import check_different
 from ggmtl.errors import InputError, ModelFileError
-from ggmtl.statistics.streaming.batches import check_different
 
 MAX_CATEGORIES = 50
 Form = tuple[str, ...] | Days | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -175,6 +176,13 @@ def _labels_in_array(X: Any, task: str | int) -> np.ndarray:
     if array.ndim != 2 or not -array.shape[1] <= task < array.shape[1]:
         raise InputError(f"task={task} is out of range for X of shape {array.shape}.")
     return read_labels(array[:, task], f"{task}", len(array))
+
+
+def check_different(names: Sequence[str]) -> None:
+    """Refuse two features of one name, such as a column ``"a=b"`` and the category b of a column ``"a"``."""
+    for name, number in Counter(names).items():
+        if number > 1:
+            raise InputError(f"Two features would have the name {name!r}: rename a column, or leave one out.")
 
 
 def feature_position(feature: str | int, names: Sequence[str]) -> int:

@@ -154,6 +154,17 @@ class DistinctValues:
             values, count = _distinct(column, np.ones(len(column)) if weight is None else weight)
             self._join(k, values, count)
 
+    def as_arrays(self) -> dict[str, np.ndarray]:
+        """Values and weights of feature k under the names ``"k 0"`` and ``"k 1"``."""
+        return {f"{k} {part}": entry[part] for k, entry in enumerate(self.found) for part in (0, 1)}
+
+    @classmethod
+    def of_arrays(cls, arrays: dict[str, np.ndarray]) -> DistinctValues:
+        """The inverse of :meth:`as_arrays`."""
+        out = cls(len(arrays) // 2)
+        out.found = [(arrays[f"{k} 0"], arrays[f"{k} 1"]) for k in range(len(out.found))]
+        return out
+
     def __add__(self, other: DistinctValues) -> DistinctValues:
         """The values of both."""
         out = DistinctValues(len(self.found))

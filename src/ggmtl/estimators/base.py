@@ -6,7 +6,8 @@ reads input, deals folds, scales, turns coefficients back into the user's units,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -16,13 +17,11 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
-from ggmtl.data.curves import Curves
 from ggmtl.data.folds import deal_rows, group_labels, seed_of
 from ggmtl.data.labels import locate_tasks, unknown_tasks_message, unseen_message
 from ggmtl.data.reading import read_prediction, read_training
 from ggmtl.data.task_data import InputForm, TaskData
 from ggmtl.errors import InputError, SingularSystemError, UnseenTaskWarning, check_choice, warn_user
-from ggmtl.fit.lines_or_curves import CurveTrial
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.runtime.kernels import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
@@ -48,6 +47,25 @@ def all_or_nothing(method: Callable[Concatenate[_Model, _P], _T]) -> Callable[Co
             raise
 
     return whole
+
+
+@contextmanager
+def determined_models(n_tasks: int) -> Iterator[None]:
+    """Turn the failure of a linear solve into an error that says what to change."""
+    try:
+        yield
+    except np.linalg.LinAlgError as error:
+        raise SingularSystemError(
+            f"The models of {n_tasks} tasks could not be computed: {error}. Leave out constant, duplicated or "
+            "collinear columns, use a positive ridge, or weights of similar size."
+        ) from error
+
+
+def checked_statistics(statistics: Any) -> TaskStatistics:
+    """What ``fit_statistics`` was given, if it is statistics."""
+    if not isinstance(statistics, TaskStatistics):
+        raise InputError(f"fit_statistics takes TaskStatistics. Got {type(statistics).__name__} instead.")
+    return statistics
 
 
 @dataclass(frozen=True)
@@ -111,13 +129,13 @@ class TaskEstimator(BaseEstimator):
         -------
         self
         """
-        statistics, form, curves, _ = self._collect(X, y, tasks, sample_weight, groups)
-        return self._fit(statistics, form, curves)
+        data, folds, form = self._read_training(X, y, tasks, sample_weight, groups)
+        return self._fit(TaskStatistics.from_data(data, folds), form)
 
-    def _collect(
+    def _read_training(
         self, X: Any, y: Any, tasks: Any, sample_weight: Any, groups: Any
-    ) -> tuple[TaskStatistics, InputForm, Curves, CurveTrial | None]:
-        """Sums of rows, dealt into folds; how they were given; their curves; what tells whether curves would help."""
+    ) -> tuple[TaskData, np.ndarray | None, InputForm]:
+        """Rows, the fold of each (None without folds), and the form in which they were given."""
         data = read_training(
             X, y, tasks, task=self.task, sample_weight=sample_weight, groups=groups, estimator=type(self).__name__
         )
@@ -125,8 +143,11 @@ class TaskEstimator(BaseEstimator):
         form = replace(InputForm.of_rows(X, y, tasks, self.task, data), scored_from=scored_from)
         if folds is not None and data.groups is not None:
             form = replace(form, group_folds=dict(zip(group_labels(data.groups), folds.tolist())))
-        curves = self._curves(data)
-        return TaskStatistics.from_data(curves.expanded(data), folds), form, curves, self._curve_trial(data, folds)
+        return data, folds, form
+
+    def _held_out(self, data: TaskData) -> Any:
+        """How rows are held out: the parameter `validation`, unless an estimator has a rule of its own."""
+        return self.validation
 
     @all_or_nothing
     def fit_statistics(self, statistics: TaskStatistics):
@@ -134,28 +155,16 @@ class TaskEstimator(BaseEstimator):
 
         Statistics without folds leave nothing to validate on: strengths are then chosen by evidence.
         """
-        return self._fit(self._checked(statistics).without_curves(), InputForm())
-
-    @staticmethod
-    def _checked(statistics: Any) -> TaskStatistics:
-        if not isinstance(statistics, TaskStatistics):
-            raise InputError(f"fit_statistics takes TaskStatistics. Got {type(statistics).__name__} instead.")
-        return statistics
+        return self._fit(checked_statistics(statistics).without_curves(), InputForm())
 
     @one_blas_thread()
-    def _fit(self, statistics: TaskStatistics, form: InputForm, curves: Curves | None = None, **options: Any):
+    def _fit(self, statistics: TaskStatistics, form: InputForm):
         check_choice("unseen", self.unseen, ("error", "hub"))
         self._form = form
-        self.scaling_ = Scaling.from_statistics(statistics, self.fit_intercept, self.standardize, curves)
-        self._set_names(statistics.task_names, statistics.feature_names[: self.scaling_.n_features])
-        try:
-            models = self._learn(self.scaling_.design(statistics), statistics, **options)
-        except np.linalg.LinAlgError as error:
-            raise SingularSystemError(
-                f"The models of {statistics.n_tasks} tasks could not be computed: {error}. Leave out constant, "
-                "duplicated or collinear columns, use a positive ridge, or weights of similar size."
-            ) from error
-        self._set_models(models)
+        self.scaling_ = Scaling.from_statistics(statistics, self.fit_intercept, self.standardize)
+        self._set_names(statistics.task_names, statistics.feature_names)
+        with determined_models(statistics.n_tasks):
+            self._set_models(self._learn(self.scaling_.design(statistics), statistics))
         return self
 
     def _set_names(self, tasks: np.ndarray, features: tuple[str, ...]) -> None:
@@ -186,18 +195,6 @@ class TaskEstimator(BaseEstimator):
         """The losses with the information which folds are held out in turn."""
         return FoldedLoss(tuple(folds), self._form.scored_from)
 
-    def _curves(self, data: TaskData) -> Curves:
-        """The curves of the features; an estimator of straight lines has none."""
-        return Curves.none()
-
-    def _curve_trial(self, data: TaskData, folds: np.ndarray | None) -> CurveTrial | None:
-        """Sums from which a fit of straight lines tells whether curves would help; None where it does not ask."""
-        return None
-
-    def _held_out(self, data: TaskData) -> Any:
-        """How rows are held out: the parameter `validation`, unless an estimator knows better."""
-        return self.validation
-
     # ------------------------------------------------------------------ predicting
 
     def predict(self, X: Any, tasks: Any = None, *, unseen: str | None = None) -> np.ndarray:
@@ -217,10 +214,12 @@ class TaskEstimator(BaseEstimator):
         -------
         array of shape (rows,), or (rows, n_tasks) where ``fit`` was given one task per column of y
         """
-        return self._predict(X, tasks, unseen)
+        return self._predict_rows(*self._read_rows(X, tasks), unseen)
 
-    def _predict(self, X: Any, tasks: Any, unseen: str | None, **options: Any) -> np.ndarray:
-        matrix, labels = self._read_rows(X, tasks)
+    def _predict_rows(
+        self, matrix: np.ndarray, labels: np.ndarray | None, unseen: str | None, **options: Any
+    ) -> np.ndarray:
+        """Predictions for features and labels as :meth:`_read_rows` gives them; `options` are for `_models_of`."""
         if self.scaling_.curves.n_columns:
             matrix = np.concatenate([matrix, self.scaling_.curves.bends(matrix)], axis=1)
         if labels is None:
@@ -248,7 +247,7 @@ class TaskEstimator(BaseEstimator):
         return matrix, labels
 
     def _models_of(self, labels: np.ndarray, unseen: str) -> tuple[np.ndarray, np.ndarray]:
-        """Slopes, with the coefficients of what bends after them, and intercept for every row."""
+        """Slopes, followed by the coefficients of curves where there are any, and intercept for every row."""
         check_choice("unseen", unseen, ("error", "hub"))
         position = locate_tasks(self.tasks_, labels)
         unknown = position < 0
@@ -264,7 +263,7 @@ class TaskEstimator(BaseEstimator):
         return coef, intercept
 
     def _with_bends(self, name: str) -> np.ndarray:
-        """The slopes of that name, and the coefficients of what bends after them, where there are curves."""
+        """The slopes of that name, followed by the coefficients of curves where there are any."""
         slopes = getattr(self, name)
         return np.concatenate([slopes, self._bends[name]], axis=-1) if self._bends else slopes
 

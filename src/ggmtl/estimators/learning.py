@@ -13,19 +13,23 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl.bilevel.level import GraphFit, Settings, TaskMeans
 from ggmtl.bilevel.optimizers import Optimum
+from ggmtl.data.curves import Curves
 from ggmtl.data.task_data import InputForm
 from ggmtl.data.task_features import TaskFeatures
 from ggmtl.data.task_terms import KnownTasks
-from ggmtl.errors import ParameterError, require, warn_user
+from ggmtl.errors import ParameterError, check_choice, require, warn_user
+from ggmtl.estimators.base import determined_models
 from ggmtl.estimators.file_format import encode, read_file, write_file
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
 from ggmtl.fit.family import Family
 from ggmtl.fit.held_out import FoldResult
+from ggmtl.fit.lines_or_curves import CurveTrial
 from ggmtl.fit.order import Order
 from ggmtl.fit.path import fit_path
 from ggmtl.fit.state import FittedState
 from ggmtl.graph.candidates import CandidateEdges, Coordinates
 from ggmtl.runtime.journal import Journal, logger, open_journal, sketch, verbose_logging
+from ggmtl.runtime.kernels import one_blas_thread
 from ggmtl.runtime.machine import require_memory
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
@@ -36,16 +40,32 @@ from ggmtl.statistics.task_statistics import TaskStatistics
 _IRRELEVANT = ("task", "unseen", "checkpoint", "n_jobs", "verbose")
 
 
+@one_blas_thread()
 def learn_state(
     model: Any,
-    folds: list[LeastSquares],
     statistics: TaskStatistics,
-    scaling: Scaling,
     form: InputForm,
+    curves: Curves | None = None,
     task_features: TaskFeatures | None = None,
+    trial: CurveTrial | None = None,
 ) -> FittedState:
-    """The state of an estimator with these parameters; `folds`, its scaled losses, may be used up."""
+    """The state of an estimator with these parameters, fitted to statistics that include the sums of `curves`."""
+    check_choice("unseen", model.unseen, ("error", "hub"))
     check_parameters(model)
+    scaling = Scaling.from_statistics(statistics, model.fit_intercept, model.standardize, curves)
+    with determined_models(statistics.n_tasks):
+        state = _searched(model, statistics, scaling, form, task_features)
+    hub = state.family.levels.get("hub")
+    if trial is not None and hub is not None:
+        state = replace(state, curve_gain=trial.gain(hub, model.standardize, form.scored_from))
+    return state
+
+
+def _searched(
+    model: Any, statistics: TaskStatistics, scaling: Scaling, form: InputForm, task_features: TaskFeatures | None
+) -> FittedState:
+    """Memory, the order of tasks and columns, checkpoint and device; then the search."""
+    folds = scaling.design(statistics)
     _require_memory(folds[0].n_tasks, folds[0].n_features)
     settings = settings_of(model, folds[0].n_features, scaling.is_linear)
     if settings.hub and scaling.intercept:

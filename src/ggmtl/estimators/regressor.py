@@ -5,27 +5,15 @@ from __future__ import annotations
 import inspect
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
-import numpy as np
-
-from ggmtl.data.curves import Curves
-from ggmtl.data.task_data import TaskData
-from ggmtl.data.task_features import TaskFeatures
 from ggmtl.errors import GGMTLError, ModelFileError
-from ggmtl.estimators.base import LearnedModels
 from ggmtl.estimators.classifier import GGMTLClassifier
-from ggmtl.estimators.learning import learn_state
 from ggmtl.estimators.model_file import DAMAGED, read_model
-from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
-from ggmtl.estimators.state_estimator import models_of
+from ggmtl.estimators.parameters import check_parameters, settings_of
 from ggmtl.estimators.state_regressor import StateRegressor
-from ggmtl.fit.lines_or_curves import CurveTrial
 from ggmtl.fit.state import FittedState
-from ggmtl.graph.candidates import KNN, Candidates
-from ggmtl.runtime.sizes import SIZES, Sizes
-from ggmtl.statistics.least_squares import LeastSquares
-from ggmtl.statistics.task_statistics import TaskStatistics
+from ggmtl.graph.candidates import KNN
 
 
 class GGMTLRegressor(StateRegressor):
@@ -160,51 +148,6 @@ class GGMTLRegressor(StateRegressor):
     (3, 2)
     """
 
-    # Which way is taken for how many tasks. No parameter: results agree, only time and memory differ.
-    sizes: ClassVar[Sizes] = SIZES
-
-    def __init__(
-        self,
-        task: str | int | None = None,
-        *,
-        penalty: str = "squared_l2",
-        criterion: str = "auto",
-        coupling: str | float | np.ndarray = "auto",
-        hub: bool = True,
-        edge_l2: float = 0.0,
-        edge_l1: float = 0.0,
-        edge_entropy: str | float = "auto",
-        candidates: str | Candidates | np.ndarray = "knn",
-        validation: Any = 5,
-        noise: str = "auto",
-        edge_solver: str = "quasi_newton",
-        step: float | None = None,
-        hypergradient: str = "exact",
-        blend: bool = True,
-        loss: str = "squared",
-        effects: str = "linear",
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        ridge: float = 1e-6,
-        unseen: str = "error",
-        max_iter: int = 200,
-        tol: float = 1e-5,
-        checkpoint: str | Path | None = None,
-        device: str = "cpu",
-        n_jobs: int | None = None,
-        random_state: int | None = None,
-        verbose: int = 0,
-    ):
-        self.task, self.unseen = task, unseen
-        self.penalty, self.criterion, self.coupling, self.hub = penalty, criterion, coupling, hub
-        self.edge_l2, self.edge_l1, self.edge_entropy = edge_l2, edge_l1, edge_entropy
-        self.candidates, self.validation, self.noise, self.blend = candidates, validation, noise, blend
-        self.edge_solver, self.step, self.hypergradient, self.loss = edge_solver, step, hypergradient, loss
-        self.effects = effects
-        self.fit_intercept, self.standardize, self.ridge = fit_intercept, standardize, ridge
-        self.max_iter, self.tol, self.checkpoint = max_iter, tol, checkpoint
-        self.device, self.n_jobs, self.random_state, self.verbose = device, n_jobs, random_state, verbose
-
     @classmethod
     def paper(
         cls,
@@ -285,36 +228,6 @@ class GGMTLRegressor(StateRegressor):
             "max_iter": max_iter,
         }
         return cls(**published | given | parameters)
-
-    def _curves(self, data: TaskData) -> Curves:
-        return Curves.none() if self.effects == "linear" else Curves.of_rows(data.X, data.sample_weight)
-
-    def _held_out(self, data: TaskData) -> Any:
-        """Very many tasks hold out one fold: their mean error is known well enough from it."""
-        folds = self.validation
-        is_number = isinstance(folds, (int, np.integer)) and not isinstance(folds, bool) and folds >= 2
-        large = self.sizes.is_large(len(data.task_names), data.X.shape[1] + 1)
-        if is_number and large and criterion_used(self) == "evidence":
-            return 1.0 / folds
-        return folds
-
-    def _curve_trial(self, data: TaskData, folds: np.ndarray | None) -> CurveTrial | None:
-        if self.effects != "linear" or folds is None or not self.fit_intercept or criterion_used(self) != "evidence":
-            return None
-        return CurveTrial.of_rows(data, folds, self.sizes)
-
-    def _learn(
-        self,
-        folds: list[LeastSquares],
-        statistics: TaskStatistics,
-        task_features: TaskFeatures | None = None,
-        trial: CurveTrial | None = None,
-    ) -> LearnedModels:
-        state = learn_state(self, folds, statistics, self.scaling_, self._form, task_features)
-        hub = state.family.levels.get("hub")
-        if trial is not None and hub is not None:
-            state = replace(state, curve_gain=trial.gain(hub, self.standardize, self._form.scored_from))
-        return models_of(state)
 
 
 def load_model(path: str | Path) -> GGMTLRegressor | GGMTLClassifier:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.stats import norm
@@ -19,17 +20,40 @@ from ggmtl.estimators.model_file import write_model
 from ggmtl.estimators.outcomes import one_more_outcome
 from ggmtl.evidence.level_value import LevelEvidence
 from ggmtl.fit.state import FittedState
+from ggmtl.graph.candidates import Candidates
 from ggmtl.inference.uncertainty import effect_of, evidence_of, standard_errors
 from ggmtl.inspection.summary.collect import summarize
 from ggmtl.inspection.summary.words import describe, notebook_html
 from ggmtl.runtime.kernels import one_blas_thread
+from ggmtl.runtime.sizes import SIZES, Sizes
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class StateEstimator(TaskEstimator):
-    """Base of the estimators that hold a fitted state as ``state_``."""
+    """Base of the estimators that hold a fitted state as ``state_``, with the parameters that they share."""
 
-    # A parameter of those that have another.
-    loss: str = "squared"
+    penalty: str = "squared_l2"
+    criterion: str = "auto"
+    coupling: str | float | np.ndarray = "auto"
+    hub: bool = True
+    edge_l2: float = 0.0
+    edge_l1: float = 0.0
+    edge_entropy: str | float = "auto"
+    candidates: str | Candidates | np.ndarray = "knn"
+    edge_solver: str = "quasi_newton"
+    step: float | None = None
+    hypergradient: str = "exact"
+    blend: bool = True
+    ridge: float = 1e-6
+    max_iter: int = 200
+    tol: float = 1e-5
+    checkpoint: str | Path | None = None
+    device: str = "cpu"
+    n_jobs: int | None = None
+    verbose: int = 0
+
+    # Numbers of tasks that decide between methods. Not a parameter: results agree, only time and memory differ.
+    sizes: ClassVar[Sizes] = SIZES
 
     def _fitted_loss(self) -> str:
         """The loss that the models were fitted with, whatever the parameter is by now."""
@@ -208,7 +232,7 @@ class StateEstimator(TaskEstimator):
 
 
 def models_of(state: FittedState) -> LearnedModels:
-    """The fitted attributes of a state."""
+    """The models of a state, and the fitted attributes that show it."""
     fit, family = state.level, state.family
     linear = state.scaling.is_linear
     weights = fit.edge_weights(state.settings.slopes & linear)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.stats import norm
 from sklearn.utils.validation import check_is_fitted
 
+from ggmtl.data.curves import Curves
 from ggmtl.data.labels import locate_tasks
-from ggmtl.data.task_data import InputForm
+from ggmtl.data.task_data import InputForm, TaskData
 from ggmtl.data.task_features import TaskFeatures, read_task_features
 from ggmtl.errors import InputError, check_choice, check_share
-from ggmtl.estimators.base import TaskRegressor, all_or_nothing
+from ggmtl.estimators.base import TaskRegressor, all_or_nothing, checked_statistics
 from ggmtl.estimators.growing import more_features, more_rows, read_more
+from ggmtl.estimators.learning import learn_state
 from ggmtl.estimators.outcomes import (
     check_loss_options,
     count_intervals,
@@ -25,7 +26,9 @@ from ggmtl.estimators.outcomes import (
     outcome_predictor,
     refuse,
 )
+from ggmtl.estimators.parameters import criterion_used
 from ggmtl.estimators.state_estimator import StateEstimator
+from ggmtl.fit.lines_or_curves import CurveTrial
 from ggmtl.inference.growth import with_rows
 from ggmtl.inference.intervals import calibration, check_intervals, typical_deviations
 from ggmtl.inference.uncertainty import noise_ratios, posterior, task_noise
@@ -34,10 +37,12 @@ from ggmtl.runtime.kernels import one_blas_thread
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class StateRegressor(TaskRegressor, StateEstimator):
-    """Base of the regressors that hold a fitted state as ``state_``."""
+    """What :class:`ggmtl.GGMTLRegressor` does with rows; its parameters are described there."""
 
-    # A parameter of those that have curves.
+    noise: str = "auto"
+    loss: str = "squared"
     effects: str = "linear"
 
     @all_or_nothing
@@ -83,9 +88,10 @@ class StateRegressor(TaskRegressor, StateEstimator):
         if self.loss != "squared":
             return self._show(learn_outcomes(self, X, y, tasks, sample_weight, groups, exposure))
         known = self._read_known(task_features)
-        statistics, form, curves, trial = self._collect(X, y, tasks, sample_weight, groups)
-        asked = {} if trial is None else {"trial": trial}
-        return self._fit(statistics, form, curves, **known, **asked)
+        data, folds, form = self._read_training(X, y, tasks, sample_weight, groups)
+        curves = Curves.none() if self.effects == "linear" else Curves.of_rows(data.X, data.sample_weight)
+        statistics = TaskStatistics.from_data(curves.expanded(data), folds)
+        return self._show(learn_state(self, statistics, form, curves, known, self._curve_trial(data, folds)))
 
     @all_or_nothing
     def fit_statistics(self, statistics: TaskStatistics, *, task_features: Any = None):
@@ -96,7 +102,7 @@ class StateRegressor(TaskRegressor, StateEstimator):
         """
         if self.loss != "squared":
             refuse(self, "fit_statistics")
-        statistics = self._checked(statistics)
+        statistics = checked_statistics(statistics)
         if self.effects == "linear":
             statistics = statistics.without_curves()
         elif statistics.curves is None:
@@ -105,10 +111,25 @@ class StateRegressor(TaskRegressor, StateEstimator):
                 'with curves="auto" (as in TaskStatistics.from_parquet), use fit, or use effects="linear".'
             )
         curves, plain = statistics.curves, replace(statistics, curves=None)
-        return self._fit(plain, InputForm(), curves, **self._read_known(task_features))
+        return self._show(learn_state(self, plain, InputForm(), curves, self._read_known(task_features)))
 
-    def _read_known(self, task_features: Any) -> dict[str, Any]:
-        return {} if task_features is None else {"task_features": read_task_features(task_features, self.task)}
+    def _read_known(self, task_features: Any) -> TaskFeatures | None:
+        return None if task_features is None else read_task_features(task_features, self.task)
+
+    def _held_out(self, data: TaskData) -> Any:
+        """Where tasks are very many, one fold of the number given: the mean error is precise enough."""
+        folds = self.validation
+        is_number = isinstance(folds, (int, np.integer)) and not isinstance(folds, bool) and folds >= 2
+        large = self.sizes.is_large(len(data.task_names), data.X.shape[1] + 1)
+        if is_number and large and criterion_used(self) == "evidence":
+            return 1.0 / folds
+        return folds
+
+    def _curve_trial(self, data: TaskData, folds: np.ndarray | None) -> CurveTrial | None:
+        """Sums from which a fit of straight lines finds whether curves would help; None where it does not try."""
+        if self.effects != "linear" or folds is None or not self.fit_intercept or criterion_used(self) != "evidence":
+            return None
+        return CurveTrial.of_rows(data, folds, self.sizes)
 
     @all_or_nothing
     @one_blas_thread()
@@ -155,12 +176,11 @@ class StateRegressor(TaskRegressor, StateEstimator):
             refuse(self, "partial_fit")
         if not hasattr(self, "coef_"):
             return self.fit(X, y, tasks, sample_weight=sample_weight, groups=groups, task_features=task_features)
-        more = more_features(self.state_, self._read_known(task_features).get("task_features"))
+        known = more_features(self.state_, self._read_known(task_features))
         statistics, form = more_rows(self, read_more(self, X, y, tasks, sample_weight, groups), forget)
         if relearn:
-            known = {} if more is None else {"task_features": more}
-            return self._fit(statistics, form, self.scaling_.curves, **known)
-        return self._show(replace(with_rows(self.state_, statistics, more), form=form))
+            return self._show(learn_state(self, statistics, form, self.scaling_.curves, known))
+        return self._show(replace(with_rows(self.state_, statistics, known), form=form))
 
     def predict(
         self,
@@ -200,10 +220,11 @@ class StateRegressor(TaskRegressor, StateEstimator):
         if self._fitted_loss() == "poisson":
             return self._predict_counts(X, tasks, return_std, unseen, exposure)
         known = self._read_known(task_features)
-        values = self._predict(X, tasks, unseen, **known)
+        matrix, labels = self._read_rows(X, tasks)
+        values = self._predict_rows(matrix, labels, unseen, task_features=known)
         if not return_std:
             return values
-        return values, self._deviations(X, tasks, known).reshape(np.shape(values))
+        return values, self._deviations(matrix, labels, known).reshape(values.shape)
 
     def predict_interval(
         self,
@@ -256,19 +277,20 @@ class StateRegressor(TaskRegressor, StateEstimator):
         if self._fitted_loss() != "squared":
             return count_intervals(self, X, tasks, coverage, of, unseen, exposure)
         check_intervals(self.state_)
-        known = self._read_known(task_features)
-        values = self._predict(X, tasks, unseen, **known)
-        state, position = self.state_, self._located(X, tasks)[2]
+        known, state = self._read_known(task_features), self.state_
+        matrix, labels = self._read_rows(X, tasks)
+        values = self._predict_rows(matrix, labels, unseen, task_features=known)
         if of == "mean":
-            reach = norm.ppf(0.5 + 0.5 * coverage) * self._deviations(X, tasks, known, of_mean=True)
-            reach = reach.reshape(np.shape(values))
-            return np.stack([values - reach, values + reach], axis=-1)
-        if state.statistics is None:
-            deviations = typical_deviations(state)[position] * self.scaling_.target_scale
+            reach = norm.ppf(0.5 + 0.5 * coverage) * self._deviations(matrix, labels, known, of_mean=True)
         else:
-            deviations = self._deviations(X, tasks, known)
-        # The calibration of tasks never seen is the last.
-        reach = (calibration(state).reach(coverage)[position] * deviations).reshape(np.shape(values))
+            position = self._positions(matrix, labels)
+            if state.statistics is None:
+                deviations = typical_deviations(state)[position] * self.scaling_.target_scale
+            else:
+                deviations = self._deviations(matrix, labels, known)
+            # The calibration of tasks that were not in the training data is the last.
+            reach = calibration(state).reach(coverage)[position] * deviations
+        reach = reach.reshape(values.shape)
         return np.stack([values - reach, values + reach], axis=-1)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, tasks: Any = None, exposure: Any = None) -> float:
@@ -285,30 +307,29 @@ class StateRegressor(TaskRegressor, StateEstimator):
         mean = expected_counts(predictor, exposure)
         return (mean, np.sqrt(self.dispersion_ * mean + mean**2 * variance)) if return_std else mean
 
-    def _deviations(self, X: Any, tasks: Any, known: dict[str, Any], of_mean: bool = False) -> np.ndarray:
+    def _deviations(
+        self, matrix: np.ndarray, labels: np.ndarray | None, known: TaskFeatures | None, of_mean: bool = False
+    ) -> np.ndarray:
         """Standard deviation of a new observation, or of the mean, about every prediction, in the target's units."""
-        matrix, labels, position = self._located(X, tasks)
-        state, n = self.state_, len(self.tasks_)
+        state, n, position = self.state_, len(self.tasks_), self._positions(matrix, labels)
         rows = self.scaling_.design_rows(matrix)
         rows = np.repeat(rows, n, axis=0) if labels is None else rows
         joint, ratios = posterior(state), noise_ratios(state)
-        if known and labels is not None and (position < 0).any():
-            new, z = self._new_tasks(labels[position < 0], known["task_features"])
+        if known is not None and labels is not None and (position < 0).any():
+            new, z = self._new_tasks(labels[position < 0], known)
             joint, ratios = with_unseen(state, joint, ratios, z)
             there = locate_tasks(new, labels) if len(new) else position
             position = np.where((position < 0) & (there >= 0), n + there, position)
         return joint.standard_deviations(rows, position, ratios, of_mean=of_mean) * self.scaling_.target_scale
 
-    def _located(self, X: Any, tasks: Any) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-        """Features and labels of rows, and the task of every prediction, −1 where unseen."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            matrix, labels = self._read_rows(X, tasks)
-        every = np.tile(np.arange(len(self.tasks_)), len(matrix))
-        return matrix, labels, every if labels is None else locate_tasks(self.tasks_, labels)
+    def _positions(self, matrix: np.ndarray, labels: np.ndarray | None) -> np.ndarray:
+        """Position of the task of every prediction, −1 where it was not in the training data."""
+        if labels is None:
+            return np.tile(np.arange(len(self.tasks_)), len(matrix))
+        return locate_tasks(self.tasks_, labels)
 
     def _new_tasks(self, labels: np.ndarray, features: TaskFeatures) -> tuple[np.ndarray, np.ndarray]:
-        """Of these labels, those that the table knows, and their z."""
+        """Those of the labels that the table describes, and their columns z."""
         known = known_of(self.state_, "predict")
         names = np.unique(labels)
         names = names[locate_tasks(features.task_names, names) >= 0]
@@ -317,7 +338,7 @@ class StateRegressor(TaskRegressor, StateEstimator):
     def _models_of(
         self, labels: np.ndarray, unseen: str, task_features: TaskFeatures | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Slopes and intercept for every row; of new tasks in the table, as it implies."""
+        """Slopes and intercept for every row; those of new tasks that the table describes follow from it."""
         if task_features is None:
             return super()._models_of(labels, unseen)
         is_new = locate_tasks(self.tasks_, labels) < 0

@@ -51,8 +51,9 @@ class StatisticsBuilder:
     Examples
     --------
     >>> builder = StatisticsBuilder(["x"])
-    >>> builder.add([np.array([1.0, 2.0])], np.array([1.0, 3.0]), np.array(["u", "v"]))
-    >>> builder.add([np.array([4.0])], np.array([5.0]), np.array(["v"]))
+    >>> labels = np.array(["u", "v"])
+    >>> builder.add([np.array([1.0, 2.0])], np.array([1.0, 3.0]), labels, np.array([0, 1]))
+    >>> builder.add([np.array([4.0])], np.array([5.0]), labels, np.array([1]))
     >>> builder.statistics().gram.ravel().tolist()
     [1.0, 20.0]
     """
@@ -103,22 +104,22 @@ class StatisticsBuilder:
         self,
         columns: Sequence[np.ndarray] | np.ndarray,
         target: np.ndarray,
-        tasks: np.ndarray,
-        sample_weight: np.ndarray | None = None,
-    ) -> None:
-        """Add rows: one finite float array per feature (``X.T`` of a matrix), target, task labels, positive weights."""
-        labels, codes = np.unique(tasks, return_inverse=True)
-        self.add_coded(columns, target, labels, codes.reshape(-1), sample_weight)
-
-    def add_coded(
-        self,
-        columns: Sequence[np.ndarray] | np.ndarray,
-        target: np.ndarray,
         labels: np.ndarray,
         codes: np.ndarray,
         sample_weight: np.ndarray | None = None,
     ) -> None:
-        """Add rows whose tasks are ``labels[codes]``, the labels being distinct."""
+        """Add rows.
+
+        Parameters
+        ----------
+        columns : sequence of arrays of shape (rows,)
+            One finite float array per feature.
+        target : array of shape (rows,)
+        labels, codes : arrays of shape (tasks,) and (rows,)
+            The task of row r is ``labels[codes[r]]``; labels are distinct.
+        sample_weight : array of shape (rows,), optional
+            Positive.
+        """
         if len(columns) != self._n_given:
             raise InputError(f"columns must be the {self._n_given} features. Got {len(columns)} instead.")
         if self._curves is not None:

@@ -2,7 +2,11 @@
 
 In: Parquet and CSV files, anything that streams Arrow data, Dask and Spark data frames. Out: ``TaskStatistics``.
 
-- ``readers``: the entry points (``from_parquet``, ``from_csv``, ``from_arrow_stream``, ``from_dask``, ``from_spark``).
-- ``sources``: files and streams → Arrow batches; ``batches``: batches → numbers and labels, with their checks.
-- ``single_pass``: batches → sums; ``partials``: sums of one partition as bytes; ``dask``, ``spark``: partitions.
+===============  ==========================================================================================
+``readers``      the constructors ``from_parquet``, ``from_csv``, ``from_arrow_stream``, ``from_dask``, ``from_spark``
+``passes``       the passes over a source: categories, distinct values for curves, sums
+``sources``      files and streams → Arrow batches
+``distributed``  Dask and Spark: a pass over every partition where it lies, and the sum of the results
+``batches``      batches → columns of numbers and task labels, with their checks
+===============  ==========================================================================================
 """

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
 
+from ggmtl.data.columns import check_different
 from ggmtl.data.curves import Curves, DistinctValues
 from ggmtl.data.labels import read_labels
 from ggmtl.data.reading import are_counts
-from ggmtl.errors import InputError, InputTypeError, ParameterError, did_you_mean, require
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from ggmtl.statistics.accumulator import StatisticsBuilder
-
-MOST_CATEGORIES = 200
+from ggmtl.errors import InputError, InputTypeError, ParameterError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -117,8 +113,8 @@ def plan_columns(
     return plan
 
 
-def plan_curves(plan: ColumnPlan, options: StreamOptions, count: Callable[[ColumnPlan], DistinctValues]) -> ColumnPlan:
-    """The plan with the curves that are given, or those of the values that a first pass counts."""
+def plan_curves(plan: ColumnPlan, options: StreamOptions, count: Callable[[], DistinctValues | None]) -> ColumnPlan:
+    """The plan with the curves that are given, or those of the distinct values that `count` finds in a first pass."""
     if options.curves is None:
         return plan
     if isinstance(options.curves, Curves):
@@ -129,44 +125,10 @@ def plan_curves(plan: ColumnPlan, options: StreamOptions, count: Callable[[Colum
             )
         curves = options.curves
     else:
-        curves = Curves.of_values(count(plan))
+        values = count()
+        curves = Curves.none() if values is None else Curves.of_values(values)
     check_different(plan.feature_names + curves.names(plan.feature_names))
     return replace(plan, curves=curves)
-
-
-def count_values(
-    batches: Iterable[tuple[str, pa.RecordBatch]], plan: ColumnPlan, options: StreamOptions
-) -> DistinctValues:
-    """Distinct values of every feature over the rows that are used."""
-    counter = _ValueCounter(len(plan.feature_names))
-    reader = RowReader(plan, counter, options.drop_missing)
-    for source, batch in batches:
-        reader.read(batch, source)
-    return counter.values
-
-
-class _ValueCounter:
-    """Takes rows as :class:`StatisticsBuilder` does, and counts their values."""
-
-    def __init__(self, n_features: int):
-        self.values = DistinctValues(n_features)
-
-    def add_coded(
-        self,
-        columns: Sequence[np.ndarray],
-        target: np.ndarray,
-        labels: np.ndarray,
-        codes: np.ndarray,
-        sample_weight: np.ndarray | None = None,
-    ) -> None:
-        self.values.add(columns, sample_weight)
-
-
-def check_different(names: Sequence[str]) -> None:
-    """Refuse two features of one name, such as a column ``"a=b"`` and the category b of a column ``"a"``."""
-    for name, number in Counter(names).items():
-        if number > 1:
-            raise InputError(f"Two features would have the name {name!r}: rename a column, or leave one out.")
 
 
 def text_columns(schema: pa.Schema, columns: Iterable[str]) -> list[str]:
@@ -174,23 +136,25 @@ def text_columns(schema: pa.Schema, columns: Iterable[str]) -> list[str]:
     return [column for column in columns if is_text(schema.field(column).type)]
 
 
-def distinct_values(batch: pa.RecordBatch, columns: Iterable[str], found: dict[str, set], source: str) -> None:
-    """Add the values of each column to those found; refuse more than `MOST_CATEGORIES`."""
-    for column in columns:
-        values = found.setdefault(column, set())
-        values.update(value for value in _plain(batch.column(column)).unique().to_pylist() if value is not None)
-        if len(values) > MOST_CATEGORIES:
-            raise InputError(
-                f"{source}: column {column!r} has more than {MOST_CATEGORIES} different values, too many for one 0/1 "
-                "feature each. Leave it out of features=, or group its values and pass categories=."
-            )
+class TakesRows(Protocol):
+    """What is called with pieces of rows, as :meth:`ggmtl.statistics.accumulator.StatisticsBuilder.add` is."""
+
+    def __call__(
+        self,
+        columns: Sequence[np.ndarray],
+        target: np.ndarray,
+        labels: np.ndarray,
+        codes: np.ndarray,
+        sample_weight: np.ndarray | None = None,
+    ) -> None:
+        """Take rows whose tasks are ``labels[codes]``."""
 
 
 class RowReader:
-    """Turn record batches into rows of a :class:`StatisticsBuilder`, refusing or dropping what is missing."""
+    """Turn record batches into rows, pass them on to `take`, and refuse or drop missing values."""
 
-    def __init__(self, plan: ColumnPlan, builder: StatisticsBuilder | _ValueCounter, drop_missing: bool = False):
-        self.plan, self.builder, self.drop_missing = plan, builder, drop_missing
+    def __init__(self, plan: ColumnPlan, take: TakesRows, drop_missing: bool = False):
+        self.plan, self.take, self.drop_missing = plan, take, drop_missing
         self.missing: dict[str, int] = {}
         self.n_rows = self.n_dropped = 0
         self._source, self._row = "", 0
@@ -216,13 +180,13 @@ class RowReader:
                 columns.append(self._floats(batch.column(name), name, keep))
         target = self._floats(batch.column(plan.target), plan.target, keep)
         weight = self._weights(batch, keep)
-        tasks = _plain(batch.column(plan.task))
+        tasks = plain_array(batch.column(plan.task))
         if not keep.all():
             columns, target = [column[keep] for column in columns], target[keep]
             weight = None if weight is None else weight[keep]
-            tasks = tasks.filter(require("pyarrow", "cli", "Reading Arrow data").array(keep))
+            tasks = tasks.filter(pa.array(keep))
         if len(target):
-            self.builder.add_coded(columns, target, *_code_labels(tasks), weight)
+            self.take(columns, target, *_code_labels(tasks), weight)
 
     def _check_labels(self, labels: pa.Array) -> None:
         missing = _missing_mask(labels)
@@ -243,12 +207,10 @@ class RowReader:
 
     def _indicators(self, array: pa.Array, name: str, keep: np.ndarray) -> list[np.ndarray]:
         """One 0/1 column for every category but the first."""
-        arrow = require("pyarrow", "cli", "Reading Arrow data")
-        compute = require("pyarrow.compute", "cli", "Reading Arrow data")
-        array, values = _plain(array), self.plan.categories[name]
+        array, values = plain_array(array), self.plan.categories[name]
         if array.null_count:
             self._refuse_or_drop(_missing_mask(array), name, keep)
-        codes = compute.index_in(array, arrow.array(values, type=array.type)).fill_null(-1).to_numpy()
+        codes = pc.index_in(array, pa.array(values, type=array.type)).fill_null(-1).to_numpy()
         unknown = (codes < 0) & ~_missing_mask(array)
         if unknown.any():
             row = int(unknown.argmax())
@@ -292,7 +254,6 @@ class RowReader:
 
 def is_number(kind: pa.DataType) -> bool:
     """Whether a column of this type holds numbers or truth values, plain or dictionary-encoded."""
-    types = require("pyarrow.types", "cli", "Reading Arrow data")
     if types.is_dictionary(kind):
         return is_number(kind.value_type)
     return any(is_a(kind) for is_a in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal))
@@ -300,22 +261,15 @@ def is_number(kind: pa.DataType) -> bool:
 
 def is_text(kind: pa.DataType) -> bool:
     """Whether a column of this type holds text, plain or dictionary-encoded."""
-    types = require("pyarrow.types", "cli", "Reading Arrow data")
     if types.is_dictionary(kind):
         return is_text(kind.value_type)
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
-def not_utf8_message(source: object, column: str | None = None) -> str:
-    """Say that a file holds text in another encoding, in which column where that is known, and the remedy."""
-    where = "" if column is None else f" (column {column!r})"
-    return f"{source} is not UTF-8 text{where}. Save it as UTF-8; in Excel: 'CSV UTF-8'."
-
-
 def _check_numeric(column: str, kind: pa.DataType, source: str, rule: str) -> None:
     if is_number(kind):
         return
-    if require("pyarrow.types", "cli", "Reading Arrow data").is_null(kind):
+    if types.is_null(kind):
         raise InputError(f"{source}: column {column!r} is empty. Leave it out.")
     remedy = "Turn it into numbers first, or leave it out of features=."
     if is_text(kind) and rule.startswith("features"):
@@ -323,30 +277,27 @@ def _check_numeric(column: str, kind: pa.DataType, source: str, rule: str) -> No
     raise InputTypeError(f"{source}: column {column!r} is of type {kind}; {rule}. {remedy}")
 
 
-def _plain(array: pa.Array) -> pa.Array:
+def plain_array(array: pa.Array) -> pa.Array:
     """The values themselves, without a dictionary, of a type that every Arrow function takes."""
-    arrow = require("pyarrow", "cli", "Reading Arrow data")
-    if arrow.types.is_dictionary(array.type):
+    if types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    return array.cast(arrow.large_string()) if is_text(array.type) else array
+    return array.cast(pa.large_string()) if is_text(array.type) else array
 
 
 def _to_floats(array: pa.Array) -> np.ndarray:
     """Float64 values, NaN where there is none."""
-    arrow = require("pyarrow", "cli", "Reading Arrow data")
-    if arrow.types.is_dictionary(array.type):
+    if types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    if array.type != arrow.float64():
-        array = array.cast(arrow.float64(), safe=False)
+    if array.type != pa.float64():
+        array = array.cast(pa.float64(), safe=False)
     return array.to_numpy(zero_copy_only=False)
 
 
 def _missing_mask(array: pa.Array) -> np.ndarray:
     """Nulls and NaNs."""
-    if not array.null_count and not str(array.type).startswith(("float", "double", "half", "dictionary")):
+    if not array.null_count and not types.is_floating(array.type) and not types.is_dictionary(array.type):
         return np.zeros(len(array), dtype=bool)
-    compute = require("pyarrow.compute", "cli", "Reading Arrow data")
-    return compute.is_null(_plain(array), nan_is_null=True).to_numpy(zero_copy_only=False)
+    return pc.is_null(plain_array(array), nan_is_null=True).to_numpy(zero_copy_only=False)
 
 
 def _code_labels(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from ggmtl.errors import require
 
 if TYPE_CHECKING:
     from ggmtl.data.curves import Curves
+    from ggmtl.statistics.streaming.sources import BatchSource
     from ggmtl.statistics.task_statistics import TaskStatistics
 
-# What each constructor needs is imported when it is called: pyarrow, dask and pyspark are optional.
+# pyarrow, dask and pyspark are optional, so the modules that need them are imported in the constructors.
+
+
+class StreamKeywords(TypedDict, total=False):
+    """Keywords that all constructors take, described in :meth:`StreamReaders.from_parquet`."""
+
+    features: Iterable[str] | None
+    sample_weight: str | None
+    folds: int | None
+    batch_rows: int | None
+    progress: Callable[[Any], object] | None
+    categories: Mapping[str, Sequence[Any]] | str | None
+    drop_missing: bool
+    curves: Curves | str | None
 
 
 class StreamReaders:
@@ -22,14 +38,7 @@ class StreamReaders:
         *,
         task: str,
         target: str,
-        features: Iterable[str] | None = None,
-        sample_weight: str | None = None,
-        folds: int | None = None,
-        batch_rows: int | None = None,
-        progress: Callable[[Any], object] | None = None,
-        categories: Mapping[str, Sequence[Any]] | str | None = None,
-        drop_missing: bool = False,
-        curves: Curves | str | None = None,
+        **options: Unpack[StreamKeywords],
     ) -> TaskStatistics:
         """Collect the statistics of Parquet files that need not fit in memory.
 
@@ -67,10 +76,10 @@ class StreamReaders:
             knots in a first pass over the rows. Statistics add up where their curves are the same: read more rows with
             ``curves=statistics.curves``.
         """
+        require("pyarrow", "cli", "Reading Parquet files")
         from ggmtl.statistics.streaming.sources import FileSource
 
-        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing, curves, progress)
-        return _read(lambda: FileSource(path, "parquet"), options)
+        return _read(lambda: FileSource(path, "parquet"), task, target, options)
 
     @classmethod
     def from_csv(
@@ -79,14 +88,7 @@ class StreamReaders:
         *,
         task: str,
         target: str,
-        features: Iterable[str] | None = None,
-        sample_weight: str | None = None,
-        folds: int | None = None,
-        batch_rows: int | None = None,
-        progress: Callable[[Any], object] | None = None,
-        categories: Mapping[str, Sequence[Any]] | str | None = None,
-        drop_missing: bool = False,
-        curves: Curves | str | None = None,
+        **options: Unpack[StreamKeywords],
     ) -> TaskStatistics:
         """Collect the statistics of CSV files that need not fit in memory.
 
@@ -94,10 +96,10 @@ class StreamReaders:
         labels are read as text, and become whole numbers where all are written as such, without leading zeros. An
         empty field is a missing value.
         """
+        require("pyarrow", "cli", "Reading CSV files")
         from ggmtl.statistics.streaming.sources import FileSource
 
-        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing, curves, progress)
-        return _read(lambda: FileSource(path, "csv"), options)
+        return _read(lambda: FileSource(path, "csv"), task, target, options)
 
     @classmethod
     def from_arrow_stream(
@@ -106,14 +108,7 @@ class StreamReaders:
         *,
         task: str,
         target: str,
-        features: Iterable[str] | None = None,
-        sample_weight: str | None = None,
-        folds: int | None = None,
-        batch_rows: int | None = None,
-        progress: Callable[[Any], object] | None = None,
-        categories: Mapping[str, Sequence[Any]] | str | None = None,
-        drop_missing: bool = False,
-        curves: Curves | str | None = None,
+        **options: Unpack[StreamKeywords],
     ) -> TaskStatistics:
         """Collect the statistics of any object with ``__arrow_c_stream__``.
 
@@ -129,10 +124,10 @@ class StreamReaders:
         >>> TaskStatistics.from_arrow_stream(table, task="shop", target="y").gram.ravel().tolist()
         [1.0, 20.0]
         """
+        require("pyarrow", "cli", "Reading Arrow streams")
         from ggmtl.statistics.streaming.sources import StreamSource
 
-        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing, curves, progress)
-        return _read(lambda: StreamSource(stream), options)
+        return _read(lambda: StreamSource(stream), task, target, options)
 
     @classmethod
     def from_dask(
@@ -141,13 +136,7 @@ class StreamReaders:
         *,
         task: str,
         target: str,
-        features: Iterable[str] | None = None,
-        sample_weight: str | None = None,
-        folds: int | None = None,
-        batch_rows: int | None = None,
-        categories: Mapping[str, Sequence[Any]] | str | None = None,
-        drop_missing: bool = False,
-        curves: Curves | str | None = None,
+        **options: Unpack[StreamKeywords],
     ) -> TaskStatistics:
         """Collect the statistics of a Dask data frame where its rows are.
 
@@ -155,11 +144,10 @@ class StreamReaders:
         total comes back. Partitions of a lost worker are computed again by Dask. Parameters as in
         :meth:`from_parquet`; for progress see Dask's dashboard.
         """
-        from ggmtl.statistics.streaming.batches import StreamOptions
-        from ggmtl.statistics.streaming.distributed import read_dask
+        require("pyarrow", "dask", "TaskStatistics.from_dask")
+        from ggmtl.statistics.streaming.distributed import DaskSource
 
-        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing, curves)
-        return read_dask(frame, StreamOptions(*options))
+        return _read(lambda: DaskSource(frame), task, target, options)
 
     @classmethod
     def from_spark(
@@ -168,13 +156,7 @@ class StreamReaders:
         *,
         task: str,
         target: str,
-        features: Iterable[str] | None = None,
-        sample_weight: str | None = None,
-        folds: int | None = None,
-        batch_rows: int | None = None,
-        categories: Mapping[str, Sequence[Any]] | str | None = None,
-        drop_missing: bool = False,
-        curves: Curves | str | None = None,
+        **options: Unpack[StreamKeywords],
     ) -> TaskStatistics:
         """Collect the statistics of a Spark data frame where its rows are.
 
@@ -183,16 +165,15 @@ class StreamReaders:
         gigabytes. Lost tasks are computed again by Spark. Parameters as in :meth:`from_parquet`; for progress
         see Spark's pages.
         """
-        from ggmtl.statistics.streaming.batches import StreamOptions
-        from ggmtl.statistics.streaming.distributed import read_spark
+        require("pyarrow", "spark", "TaskStatistics.from_spark")
+        from ggmtl.statistics.streaming.distributed import SparkSource
 
-        options = (task, target, features, sample_weight, folds, batch_rows, categories, drop_missing, curves)
-        return read_spark(frame, StreamOptions(*options))
+        return _read(lambda: SparkSource(frame), task, target, options)
 
 
-def _read(open_source: Callable[[], Any], options: tuple[Any, ...]) -> TaskStatistics:
+def _read(open_source: Callable[[], BatchSource], task: str, target: str, options: Any) -> TaskStatistics:
     from ggmtl.statistics.streaming.batches import StreamOptions
-    from ggmtl.statistics.streaming.sources import read_source
+    from ggmtl.statistics.streaming.passes import read_source
 
-    checked = StreamOptions(*options)
+    checked = StreamOptions(task, target, **options)
     return read_source(open_source(), checked)
