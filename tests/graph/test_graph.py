@@ -11,7 +11,6 @@ from scipy import sparse
 
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.graph import TaskGraph
-from ggmtl.graph.task_graph import to_edge_list_csv
 from ggmtl.runtime.files import write_whole
 
 HOSTILE = [
@@ -202,7 +201,7 @@ def test_no_cell_of_the_csv_is_a_formula(hostile, tmp_path):
 
 
 def test_numbers_as_names_stay_numbers_in_the_csv(tmp_path):
-    to_edge_list_csv(TaskGraph([[0, 1]], [0.5], np.array([-3, 7])), tmp_path / "e.csv")
+    TaskGraph([[0, 1]], [0.5], np.array([-3, 7])).to_csv(tmp_path / "e.csv")
     assert (tmp_path / "e.csv").read_text() == "task_a,task_b,weight\n-3,7,0.5\n"
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ggmtl.bilevel.level import Settings
 from ggmtl.bilevel.optimizers import Box, quasi_newton, recorded
-from ggmtl.bilevel.problem import Evaluation, HoldOut, Sparsity, WarmStart, evaluate_folds, outer_value
+from ggmtl.bilevel.problem import Evaluation, HoldOut, Sparsity, evaluate_folds, outer_value
 from ggmtl.graph.candidates import CandidateEdges
 from ggmtl.runtime.journal import Journal
 from ggmtl.statistics.least_squares import LeastSquares
@@ -82,7 +82,7 @@ class ValidationObjective:
         self.hold_outs, self.strengths, self.sparsity, self.n_edges = hold_outs, strengths, sparsity, n_edges
         self.scale, self.first_value = 1.0, _START
         self.accuracy = FINE
-        self._warm: list[WarmStart] | None = None
+        self._latest: list[Evaluation] | None = None
 
     @property
     def rows_per_task(self) -> float:
@@ -128,9 +128,10 @@ class ValidationObjective:
     def evaluations(self, x: np.ndarray) -> list[Evaluation]:
         """Outer loss and derivatives of every hold-out at x."""
         coupling, hub = self.strengths.at(x[self.n_edges :])
-        result = evaluate_folds(self.hold_outs, x[: self.n_edges], coupling, hub, warm=self._warm, tol=self.accuracy)
-        self._warm = [evaluation.warm for evaluation in result]
-        return result
+        self._latest = evaluate_folds(
+            self.hold_outs, x[: self.n_edges], coupling, hub, warm=self._latest, tol=self.accuracy
+        )
+        return self._latest
 
     def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
         """Value and gradient."""

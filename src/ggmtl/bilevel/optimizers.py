@@ -59,6 +59,37 @@ class Box:
         return float(np.abs(self.project(x - gradient) - x).max(initial=0.0))
 
 
+Point = tuple[np.ndarray, float, np.ndarray]
+
+
+def _follow(
+    function: ValueAndGradient,
+    start: np.ndarray,
+    box: Box,
+    move: Callable[[np.ndarray, float, np.ndarray], Point | None],
+    max_iter: int,
+    tol: float,
+    progress: Progress | None,
+) -> Optimum:
+    """Go from point to point, each with value and gradient, until `move` finds no other or the point is converged."""
+    x = box.project(start)
+    value, gradient = function(x)
+    history: list[float] = [value]
+    if progress:
+        progress(0, value, x)
+    while box.certificate(x, gradient) > tol and len(history) <= max_iter:
+        moved = move(x, value, gradient)
+        if moved is None:
+            break
+        x, value, gradient = moved
+        history.append(value)
+        if progress:
+            progress(len(history) - 1, value, x)
+    certificate, steps = box.certificate(x, gradient), len(history) - 1
+    status = "converged" if certificate <= tol else ("max_iter" if steps >= max_iter else "flat")
+    return Optimum(x, value, certificate, steps, status, tuple(history))
+
+
 def projected_gradient(
     function: ValueAndGradient,
     start: np.ndarray,
@@ -74,35 +105,23 @@ def projected_gradient(
     A `step` is ν of every iteration, as in the paper; the objective may then rise. By default ν starts from the
     Barzilai–Borwein length and is halved until the objective falls (Armijo along the projection arc).
     """
-    x = box.project(start)
-    value, gradient = function(x)
-    if progress:
-        progress(0, value, x)
-    history = [value]
-    length = 0.1 / max(np.abs(gradient).max(initial=0.0), np.finfo(float).tiny)
-    status, iteration = "max_iter", 0
-    while box.certificate(x, gradient) > tol and iteration < max_iter:
-        if step is None:
-            trial = _backtrack(function, box, x, value, gradient, length)
-        else:
+    length = 0.0
+
+    def move(x: np.ndarray, value: float, gradient: np.ndarray) -> Point | None:
+        nonlocal length
+        if step is not None:
             point = box.project(x - step * gradient)
-            trial = (point, *function(point))
-        if trial is None:
-            status = "flat"
-            break
-        new_x, new_value, new_gradient = trial
-        moved, turned = new_x - x, new_gradient - gradient
-        curvature = float(moved @ turned)
-        length = float(moved @ moved) / curvature if curvature > 0 else 10.0 * length
-        x, value, gradient = new_x, new_value, new_gradient
-        history.append(value)
-        iteration += 1
-        if progress:
-            progress(iteration, value, x)
-    certificate = box.certificate(x, gradient)
-    if certificate <= tol:
-        status = "converged"
-    return Optimum(x, value, certificate, iteration, status, tuple(history))
+            return point, *function(point)
+        if not length:
+            length = 0.1 / max(np.abs(gradient).max(initial=0.0), np.finfo(float).tiny)
+        trial = _backtrack(function, box, x, value, gradient, length)
+        if trial is not None:
+            moved, turned = trial[0] - x, trial[2] - gradient
+            curvature = float(moved @ turned)
+            length = float(moved @ moved) / curvature if curvature > 0 else 10.0 * length
+        return trial
+
+    return _follow(function, start, box, move, max_iter, tol, progress)
 
 
 def quasi_newton(
@@ -125,7 +144,7 @@ def quasi_newton(
 
     history: list[float] = []
 
-    def follow(point: np.ndarray) -> None:
+    def after_step(point: np.ndarray) -> None:
         value = latest[point.tobytes()][0] if point.tobytes() in latest else function(point)[0]
         latest.clear()
         history.append(value)
@@ -143,7 +162,7 @@ def quasi_newton(
         jac=True,
         method="L-BFGS-B",
         bounds=list(zip(box.lower, box.upper)),
-        callback=follow,
+        callback=after_step,
         options={"maxiter": max_iter, "gtol": tol, "ftol": 1e-2 * tol, "maxls": 30, "maxcor": 20},
     )
     x = box.project(result.x)
@@ -163,38 +182,25 @@ def trial_steps(
     progress: Progress | None = None,
 ) -> Optimum:
     """Accept proposed points while they lower the objective, then finish with quasi-Newton steps."""
-    x = box.project(start)
-    value, gradient = function(x)
-    if progress:
-        progress(0, value, x)
-    history, iteration = [value], 0
-    while box.certificate(x, gradient) > tol and iteration < max_iter:
+
+    def move(x: np.ndarray, value: float, gradient: np.ndarray) -> Point | None:
         candidate = propose(x)
         if candidate is None:
-            break
+            return None
         candidate = box.project(candidate)
         new_value, new_gradient = function(candidate)
-        if not new_value < value:
-            break
-        x, value, gradient = candidate, new_value, new_gradient
-        history.append(value)
-        iteration += 1
-        if progress:
-            progress(iteration, value, x)
+        return (candidate, new_value, new_gradient) if new_value < value else None
+
+    first = _follow(function, start, box, move, max_iter, tol, progress)
 
     def go_on(step: int, value: float, point: np.ndarray) -> None:
         if progress and step:
-            progress(iteration + step, value, point)
+            progress(first.iterations + step, value, point)
 
-    rest = quasi_newton(function, x, box, max_iter=max(max_iter - iteration, 1), tol=tol, progress=go_on)
-    return Optimum(
-        rest.x,
-        rest.value,
-        rest.certificate,
-        iteration + rest.iterations,
-        rest.status,
-        (*history, *rest.history[1:]),
-    )
+    left = max(max_iter - first.iterations, 1)
+    rest = quasi_newton(function, first.x, box, max_iter=left, tol=tol, progress=go_on)
+    history = (*first.history, *rest.history[1:])
+    return replace(rest, iterations=first.iterations + rest.iterations, history=history)
 
 
 def recorded(
@@ -241,7 +247,8 @@ def reached_so_far(journal: Journal, name: str) -> Optimum | None:
 
 def _backtrack(
     function: ValueAndGradient, box: Box, x: np.ndarray, value: float, gradient: np.ndarray, step: float
-) -> tuple[np.ndarray, float, np.ndarray] | None:
+) -> Point | None:
+    """The point along the projection arc whose value is lower by enough; None if there is none."""
     for _ in range(40):
         candidate = box.project(x - step * gradient)
         new_value, new_gradient = function(candidate)

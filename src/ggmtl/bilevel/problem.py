@@ -14,51 +14,27 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ggmtl.bilevel.hypergradient import HyperGradient, hypergradient
-from ggmtl.bilevel.inner import DEFAULT_SMOOTHING, InnerProblem, InnerSolution, solve_inner
+from ggmtl.bilevel.inner import DEFAULT_SMOOTHING, InnerProblem, solve_inner
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.runtime.kernels import one_blas_thread
 from ggmtl.statistics.least_squares import LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 
-@dataclass(frozen=True)
-class WarmStart:
-    """Models and adjoint of an earlier evaluation."""
-
-    coefficients: np.ndarray | None = None
-    adjoint: np.ndarray | None = None
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """An outer loss with all its derivatives.
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(HyperGradient):
+    """An outer loss with all its derivatives; solves at a nearby point start from its models and adjoint.
 
     Parameters
     ----------
     value : float
         Outer loss, sparsity terms not included.
-    edges, coupling, hub : arrays of shape (m,), (p,), (p,)
-        Derivatives.
     coefficients : array of shape (n, p)
         Models fitted on the training part.
-    task_values : array of shape (n,)
-        Outer loss of every task.
-    adjoint : array of shape (n, p)
-        Solution of the adjoint system.
     """
 
     value: float
-    edges: np.ndarray
-    coupling: np.ndarray
-    hub: np.ndarray
     coefficients: np.ndarray
-    task_values: np.ndarray
-    adjoint: np.ndarray
-
-    @property
-    def warm(self) -> WarmStart:
-        """Where the next evaluation nearby should start."""
-        return WarmStart(self.coefficients, self.adjoint)
 
 
 @dataclass(frozen=True)
@@ -87,38 +63,21 @@ class HoldOut:
         coupling: np.ndarray | None = None,
         hub: np.ndarray | None = None,
         *,
-        warm: WarmStart | None = None,
+        warm: Evaluation | None = None,
         tol: float = 1e-10,
     ) -> Evaluation:
         """Value and derivatives at the edge values; strengths that are given replace those of the problem."""
-        warm = warm or WarmStart()
-        problem = _with_strengths(self.problem, coupling, hub)
+        strengths = {"coupling": coupling, "hub": hub}
+        problem = replace(self.problem, **{name: given for name, given in strengths.items() if given is not None})
+        models, adjoint = (None, None) if warm is None else (warm.coefficients, warm.adjoint)
         visible = edge_values if self.mask is None else np.where(self.mask, edge_values, 0.0)
-        solution = solve_inner(problem, visible, warm.coefficients, tol)
+        solution = solve_inner(problem, visible, models, tol)
         slope = self.validation.gradient(solution.coefficients)
-        derivative = hypergradient(
-            problem, visible, solution, slope, mode=self.hypergradient, start=warm.adjoint, tol=tol
-        )
-        return self._assemble(solution, derivative)
-
-    def _assemble(self, solution: InnerSolution, derivative: HyperGradient) -> Evaluation:
-        task_values = self.validation.task_values(solution.coefficients)
-        edges = derivative.edges if self.mask is None else np.where(self.mask, derivative.edges, 0.0)
-        return Evaluation(
-            float(task_values.sum()),
-            edges,
-            derivative.coupling,
-            derivative.hub,
-            solution.coefficients,
-            task_values,
-            derivative.adjoint,
-        )
-
-
-def _with_strengths(problem: InnerProblem, coupling: np.ndarray | None, hub: np.ndarray | None) -> InnerProblem:
-    if coupling is not None:
-        problem = replace(problem, coupling=coupling)
-    return problem if hub is None else replace(problem, hub=hub)
+        found = hypergradient(problem, visible, solution, slope, mode=self.hypergradient, start=adjoint, tol=tol)
+        if self.mask is not None:
+            found = replace(found, edges=np.where(self.mask, found.edges, 0.0))
+        value = self.validation.value(solution.coefficients)
+        return Evaluation(**vars(found), value=value, coefficients=solution.coefficients)
 
 
 def evaluate_folds(
@@ -127,11 +86,11 @@ def evaluate_folds(
     coupling: np.ndarray | None = None,
     hub: np.ndarray | None = None,
     *,
-    warm: Sequence[WarmStart] | None = None,
+    warm: Sequence[Evaluation] | None = None,
     tol: float = 1e-10,
 ) -> list[Evaluation]:
     """Outer loss of every hold-out, without sparsity terms."""
-    starts = warm or [WarmStart()] * len(folds)
+    starts = warm or [None] * len(folds)
     return [fold.evaluate(edge_values, coupling, hub, warm=start, tol=tol) for fold, start in zip(folds, starts)]
 
 

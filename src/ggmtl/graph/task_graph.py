@@ -18,8 +18,12 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from ggmtl.errors import InputError, require
+from ggmtl.errors import InputError, check_choice, require
 from ggmtl.runtime.files import write_csv, write_whole
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+_GRAPHML_ATTRIBUTES = (("name", "node", "string"), ("weight", "edge", "double"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,40 +149,93 @@ class TaskGraph:
         `method` is ``"markov"`` (flow simulation, see :func:`ggmtl.inspection.markov_clusters`) or
         ``"components"``.
         """
-        from ggmtl.errors import check_choice
-
         check_choice("method", method, ("markov", "components"))
         from ggmtl.graph.markov import by_size, markov_clusters
 
         return by_size(self.components()) if method == "components" else markov_clusters(self, **options)
 
-    def to_networkx(self) -> Any:
-        """A ``networkx.Graph`` with edge attribute ``weight``."""
+    def plain_names(self) -> list[Any]:
+        """Task names as plain Python values; dates as text."""
+        names = self.task_names
+        return [str(name) for name in names] if names.dtype.kind in "mM" else names.tolist()
 
-        return to_networkx(self)
+    def to_networkx(self) -> Any:
+        """A ``networkx.Graph``: nodes are the task names in their order, edges have the attribute ``weight``."""
+        networkx = require("networkx", "plot", "to_networkx")
+        names = self.plain_names()
+        if len(set(names)) < len(names):
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"networkx needs task names that differ. Got {repeated!r} more than once.")
+        result = networkx.Graph()
+        result.add_nodes_from(names)
+        result.add_weighted_edges_from((names[i], names[j], weight) for i, j, weight in self._plain_edges())
+        return result
 
     def to_graphml(self, path: str | Path) -> None:
-        """Write a GraphML file (Gephi, yEd, Cytoscape, igraph read it)."""
+        """Write a GraphML file (Gephi, yEd, Cytoscape, igraph read it).
 
-        to_graphml(self, path)
+        Nodes have the attribute ``name``, undirected edges the attribute ``weight``. Characters that XML cannot hold
+        become U+FFFD.
+        """
+        root = ElementTree.Element("graphml", xmlns="http://graphml.graphdrawing.org/xmlns")
+        for attribute, owner, kind in _GRAPHML_ATTRIBUTES:
+            key = {"id": attribute, "for": owner, "attr.name": attribute, "attr.type": kind}
+            ElementTree.SubElement(root, "key", key)
+        body = ElementTree.SubElement(root, "graph", id="tasks", edgedefault="undirected")
+        for position, name in enumerate(self.plain_names()):
+            node = ElementTree.SubElement(body, "node", id=f"n{position}")
+            ElementTree.SubElement(node, "data", key="name").text = _legal(name)
+        for i, j, weight in self._plain_edges():
+            edge = ElementTree.SubElement(body, "edge", source=f"n{i}", target=f"n{j}")
+            ElementTree.SubElement(edge, "data", key="weight").text = repr(weight)
+        ElementTree.indent(root)
+        write_whole(path, ElementTree.tostring(root, encoding="utf-8", xml_declaration=True))
 
     def to_cytoscape(self) -> dict[str, Any]:
-        """Cytoscape.js elements as plain data."""
-
-        return to_cytoscape(self)
+        """Cytoscape.js elements: plain lists, dicts, text and numbers that ``json.dumps`` takes as they are."""
+        nodes = [{"data": {"id": f"n{i}", "label": str(name)}} for i, name in enumerate(self.plain_names())]
+        edges = [
+            {"data": {"id": f"e{k}", "source": f"n{i}", "target": f"n{j}", "weight": weight}}
+            for k, (i, j, weight) in enumerate(self._plain_edges())
+        ]
+        return {"elements": {"nodes": nodes, "edges": edges}}
 
     def to_csv(self, path: str | Path) -> None:
-        """Write the edges as a table with the columns task_a, task_b and weight."""
+        """Write the edges as a table with the columns task_a, task_b and weight.
 
-        to_edge_list_csv(self, path)
+        Text that a spreadsheet would run as a formula gets a leading apostrophe; numbers stay numbers.
+        """
+        names = [_cell(name) for name in self.plain_names()]
+        rows = ([names[i], names[j], repr(weight)] for i, j, weight in self._plain_edges())
+        write_csv(path, [["task_a", "task_b", "weight"], *rows])
+
+    def _plain_edges(self) -> list[tuple[int, int, float]]:
+        """Positions and weight of every edge as plain Python values."""
+        return [(i, j, weight) for (i, j), weight in zip(self.edges.tolist(), self.weights.tolist())]
 
     def __repr__(self) -> str:
         return f"TaskGraph({self.n_tasks} tasks, {self.n_edges} edges)"
 
-    def _repr_html_(self) -> str:
-        """Counts and the ten heaviest edges, for notebooks."""
-
-        return to_html(self)
+    def _repr_html_(self, n_heaviest: int = 10) -> str:
+        """For notebooks: counts and the heaviest edges; names are escaped."""
+        names = [html.escape(_legal(name)) for name in self.plain_names()]
+        n_components = len(np.unique(self.components()))
+        head = (
+            f"<p><b>TaskGraph</b>: {_count(self.n_tasks, 'task')}, {_count(self.n_edges, 'edge')}, "
+            f"{_count(n_components, 'connected component')}</p>"
+        )
+        if self.n_edges == 0:
+            return f"<div>{head}<p>no edges</p></div>"
+        heaviest = np.argsort(-self.weights, kind="stable")[:n_heaviest]
+        rows = "".join(
+            f"<tr><td>{names[i]}</td><td>{names[j]}</td><td>{weight:.4g}</td></tr>"
+            for (i, j), weight in zip(self.edges[heaviest], self.weights[heaviest])
+        )
+        caption = "the edges" if self.n_edges <= n_heaviest else f"the {n_heaviest} heaviest edges"
+        return (
+            f"<div>{head}<table><caption>{caption}</caption>"
+            f"<thead><tr><th>task</th><th>task</th><th>weight</th></tr></thead><tbody>{rows}</tbody></table></div>"
+        )
 
 
 def beside_heaviest(edges: np.ndarray, weights: np.ndarray, n_tasks: int) -> np.ndarray:
@@ -237,94 +294,6 @@ def _name_connected(size: int, n_edges: int, neighbours: np.ndarray) -> str | No
     return "ring" if n_edges == size and neighbours.max() == 2 else None
 
 
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-_GRAPHML_ATTRIBUTES = (("name", "node", "string"), ("weight", "edge", "double"))
-
-
-def plain_names(graph: TaskGraph) -> list[Any]:
-    """Task names as plain Python values; dates as text."""
-    names = graph.task_names
-    if names.dtype.kind in "mM":
-        return [str(name) for name in names]
-    return names.tolist()
-
-
-def to_networkx(graph: TaskGraph) -> Any:
-    """A ``networkx.Graph``: nodes are the task names in their order, edges have the attribute ``weight``."""
-    networkx = require("networkx", "plot", "to_networkx")
-    names = plain_names(graph)
-    if len(set(names)) < len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"networkx needs task names that differ. Got {repeated!r} more than once.")
-    result = networkx.Graph()
-    result.add_nodes_from(names)
-    result.add_weighted_edges_from((names[i], names[j], weight) for i, j, weight in _edges(graph))
-    return result
-
-
-def to_cytoscape(graph: TaskGraph) -> dict[str, Any]:
-    """Cytoscape.js elements: plain lists, dicts, text and numbers that ``json.dumps`` takes as they are."""
-    nodes = [{"data": {"id": f"n{i}", "label": str(name)}} for i, name in enumerate(plain_names(graph))]
-    edges = [
-        {"data": {"id": f"e{k}", "source": f"n{i}", "target": f"n{j}", "weight": weight}}
-        for k, (i, j, weight) in enumerate(_edges(graph))
-    ]
-    return {"elements": {"nodes": nodes, "edges": edges}}
-
-
-def to_graphml(graph: TaskGraph, path: str | Path) -> None:
-    """Write GraphML: nodes with the attribute ``name``, undirected edges with the attribute ``weight``.
-
-    Characters that XML cannot hold become U+FFFD.
-    """
-    root = ElementTree.Element("graphml", xmlns="http://graphml.graphdrawing.org/xmlns")
-    for attribute, owner, kind in _GRAPHML_ATTRIBUTES:
-        key = {"id": attribute, "for": owner, "attr.name": attribute, "attr.type": kind}
-        ElementTree.SubElement(root, "key", key)
-    body = ElementTree.SubElement(root, "graph", id="tasks", edgedefault="undirected")
-    for position, name in enumerate(plain_names(graph)):
-        node = ElementTree.SubElement(body, "node", id=f"n{position}")
-        ElementTree.SubElement(node, "data", key="name").text = _legal(name)
-    for i, j, weight in _edges(graph):
-        edge = ElementTree.SubElement(body, "edge", source=f"n{i}", target=f"n{j}")
-        ElementTree.SubElement(edge, "data", key="weight").text = repr(weight)
-    ElementTree.indent(root)
-    write_whole(path, ElementTree.tostring(root, encoding="utf-8", xml_declaration=True))
-
-
-def to_edge_list_csv(graph: TaskGraph, path: str | Path) -> None:
-    """Write the columns task_a, task_b, weight, one row per edge.
-
-    Text that a spreadsheet would run as a formula gets a leading apostrophe; numbers stay numbers.
-    """
-    names = [_cell(name) for name in plain_names(graph)]
-    rows = ([names[i], names[j], repr(weight)] for i, j, weight in _edges(graph))
-    write_csv(path, [["task_a", "task_b", "weight"], *rows])
-
-
-def to_html(graph: TaskGraph, n_heaviest: int = 10) -> str:
-    """A small page part: counts and the heaviest edges; names are escaped."""
-    names = [html.escape(_legal(name)) for name in plain_names(graph)]
-    n_components = len(np.unique(graph.components()))
-    head = (
-        f"<p><b>TaskGraph</b>: {_count(graph.n_tasks, 'task')}, {_count(graph.n_edges, 'edge')}, "
-        f"{_count(n_components, 'connected component')}</p>"
-    )
-    if graph.n_edges == 0:
-        return f"<div>{head}<p>no edges</p></div>"
-    heaviest = np.argsort(-graph.weights, kind="stable")[:n_heaviest]
-    rows = "".join(
-        f"<tr><td>{names[i]}</td><td>{names[j]}</td><td>{weight:.4g}</td></tr>"
-        for (i, j), weight in zip(graph.edges[heaviest], graph.weights[heaviest])
-    )
-    caption = "the edges" if graph.n_edges <= n_heaviest else f"the {n_heaviest} heaviest edges"
-    return (
-        f"<div>{head}<table><caption>{caption}</caption>"
-        f"<thead><tr><th>task</th><th>task</th><th>weight</th></tr></thead><tbody>{rows}</tbody></table></div>"
-    )
-
-
 def _legal(name: Any) -> str:
     """Text without the control characters and lone surrogates that neither XML nor a page can hold."""
     return _NOT_XML.sub("\ufffd", str(name))
@@ -337,8 +306,3 @@ def _count(number: int, word: str) -> str:
 def _cell(name: Any) -> Any:
     """Take the power from text that a spreadsheet would run."""
     return f"'{name}" if isinstance(name, str) and name.startswith(_FORMULA_STARTS) else name
-
-
-def _edges(graph: TaskGraph) -> list[tuple[int, int, float]]:
-    i, j = np.asarray(graph.edges).T.tolist() if graph.n_edges else ([], [])
-    return list(zip(i, j, graph.weights.tolist()))

@@ -273,9 +273,8 @@ def _relearn_by_validation(plan: Plan, folded: FoldedLoss) -> np.ndarray:
 
     def objective(e: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal warm
-        evaluations = evaluate_folds(parts, e, warm=warm, tol=1e-6)
-        warm = [evaluation.warm for evaluation in evaluations]
-        outer = outer_value(evaluations, plan.sparsity, e)
+        warm = evaluate_folds(parts, e, warm=warm, tol=1e-6)
+        outer = outer_value(warm, plan.sparsity, e)
         return outer.value / scale, outer.edges / scale
 
     box = Box(plan.fixed.astype(float), np.ones(len(plan.fixed)))
