@@ -359,9 +359,9 @@ FAULTS = (
     ),
     Fault(
         "sums of squares of a model file may be negative",
-        "estimators/file_parts.py",
-        'raise ValueError(f"{name} has an entry that is no sum of squares")',
-        "pass",
+        "estimators/file_arrays.py",
+        '"errors.squared": Rule("l k n", least=0)',
+        '"errors.squared": Rule("l k n")',
         "estimators/test_model_file.py",
     ),
 )

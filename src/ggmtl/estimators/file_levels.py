@@ -8,37 +8,27 @@ from typing import Any
 import numpy as np
 
 from ggmtl.bilevel.level import GraphFit, TaskMeans
-from ggmtl.estimators.file_format import (
-    decode,
-    encode,
-    round_mantissa,
-)
-from ggmtl.estimators.file_parts import (
-    FIT_VALUES,
-    fit_values,
-)
+from ggmtl.estimators.file_arrays import Arrays, packed, under
+from ggmtl.estimators.file_format import decode, encode, round_mantissa
+from ggmtl.estimators.file_parts import FIT_VALUES, fit_values
 from ggmtl.fit.average import Average
 from ggmtl.fit.family import Family, by_name
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.losses.rowwise import LOSSES, SQUARED_ERROR, Measure
 
+# Arrays of an averaged level, which has no links; its strengths are needed where more rows come.
+_UNLINKED = ("coefficients", "hub", "precisions", "precision")
 
-def pack_family(family: Family, arrays: dict[str, np.ndarray], by_fold: bool) -> dict[str, Any]:
+
+def pack_family(family: Family, arrays: Arrays, by_fold: bool) -> dict[str, Any]:
     """Plain data of a family; its arrays are added to `arrays`."""
     fit = family.best
     present = np.flatnonzero(fit.edge_values > 0)
     edges = np.sort(fit.edges[present], axis=1)
     order = np.lexsort((edges[:, 1], edges[:, 0]))
-    arrays |= {
-        "coefficients": fit.coefficients,
-        "edges": edges[order].astype(np.int32),
-        "edge_values": fit.edge_values[present][order],
-        "coupling": fit.coupling,
-        "hub": fit.hub,
-    }
-    if fit.precisions is not None:
-        arrays["precisions"] = fit.precisions
+    arrays |= packed("", fit, ("coefficients", "coupling", "hub", "precisions"))
+    arrays |= {"edges": edges[order].astype(np.int32), "edge_values": fit.edge_values[present][order]}
     _pack_average(family, arrays, by_fold)
     if family.errors is not None:
         squared, count = family.errors.squared, family.errors.count
@@ -62,11 +52,11 @@ def pack_family(family: Family, arrays: dict[str, np.ndarray], by_fold: bool) ->
     }
 
 
-def _pack_average(family: Family, arrays: dict[str, np.ndarray], by_fold: bool) -> None:
+def _pack_average(family: Family, arrays: Arrays, by_fold: bool) -> None:
     """The averaged levels other than the main one, and the held-out errors of the average."""
     for name in family.weights:
         if name != family.main:
-            _pack_level(f"level{family.position(name)}", family.levels[name], arrays)
+            arrays |= packed(f"level{family.position(name)}.", family.levels[name], _UNLINKED)
     if family.average is None:
         return
     squared = family.average.squared
@@ -75,16 +65,9 @@ def _pack_average(family: Family, arrays: dict[str, np.ndarray], by_fold: bool) 
     arrays |= {f"fold_variance.{name}": np.array([value]) for name, value in family.average.fold_variance.items()}
 
 
-def _pack_level(prefix: str, fit: GraphFit, arrays: dict[str, np.ndarray]) -> None:
-    """A level without links; its strengths follow more rows."""
-    arrays |= {f"{prefix}.coefficients": fit.coefficients, f"{prefix}.hub": fit.hub}
-    optional = {"precisions": fit.precisions, "precision": fit.precision}
-    arrays |= {f"{prefix}.{name}": values for name, values in optional.items() if values is not None}
-
-
 def unpack_family(
     content: dict[str, Any],
-    arrays: dict[str, np.ndarray],
+    arrays: Arrays,
     graph: TaskGraph,
     means: TaskMeans | None,
     straight: np.ndarray,
@@ -114,7 +97,7 @@ def unpack_family(
     if best.name != levels[main].name:
         raise ValueError("the models are those of another level")
     for k in weights:
-        levels[k] = best if k == main else _unpack_level(levels[k], f"level{k}", arrays, (n, width))
+        levels[k] = best if k == main else _unpack_level(levels[k], under(f"level{k}.", arrays))
         if levels[k].kind == "described":
             levels[k] = replace(levels[k], means=best.means)
     levels[main] = best
@@ -125,15 +108,13 @@ def unpack_family(
     errors = None
     if "errors.squared" in arrays:
         squared, count = arrays["errors.squared"].astype(float), arrays["errors.count"].astype(float)
-        check_shape("errors.count", count, (len(count), n))
-        check_shape("errors.squared", squared, (len(levels), len(count), n))
         if not count.any():
             raise ValueError("no row was held out")
         errors = FoldErrors(squared, count, measure=measure)
     named = by_name(levels)
     names = list(named)
     shares = {names[k]: weight for k, weight in weights.items()}
-    average = _unpack_average(shares, arrays, n, measure) if "average.squared" in arrays else None
+    average = _unpack_average(shares, arrays, measure) if "average.squared" in arrays else None
     if average is not None and errors is not None and len(errors.count) not in (1, len(average.squared)):
         raise ValueError("the errors of the average and of its levels are those of other folds")
     return Family(named, shares, errors, str(content["criterion"]), names[chosen], average)
@@ -156,22 +137,19 @@ def _place(value: Any, number: int) -> int:
     return value
 
 
-def _unpack_level(level: GraphFit, prefix: str, arrays: dict[str, np.ndarray], shape: tuple[int, int]) -> GraphFit:
-    coefficients, hub, precisions, precision = (
-        arrays.get(f"{prefix}.{name}") for name in ("coefficients", "hub", "precisions", "precision")
-    )
-    if coefficients is None or hub is None:
-        raise ValueError(f"the models of a level with a weight ({level.name}) are missing")
-    check_shape(f"{prefix}.coefficients", coefficients, shape)
-    check_shape("hub", hub, shape[1:])
-    if precisions is not None:
-        check_shape(f"{prefix}.precisions", precisions, shape[:1])
+def _unpack_level(level: GraphFit, found: Arrays) -> GraphFit:
+    precision = found.get("precision")
     if precision is not None:
-        check_shape(f"{prefix}.precision", precision, shape[1:] * 2)
-        used = np.arange(shape[1]) if level.columns is None else level.columns
+        used = np.arange(len(precision)) if level.columns is None else level.columns
         if (np.linalg.eigvalsh(precision[np.ix_(used, used)]) <= 0).any():
             raise ValueError(f"the prior of {level.name} is no prior")
-    return replace(level, coefficients=coefficients, hub=hub, precisions=precisions, precision=precision)
+    return replace(
+        level,
+        coefficients=found["coefficients"],
+        hub=found["hub"],
+        precisions=found.get("precisions"),
+        precision=precision,
+    )
 
 
 def _measure(content: dict[str, Any]) -> Measure:
@@ -183,21 +161,12 @@ def _measure(content: dict[str, Any]) -> Measure:
     return LOSSES[content["outcome"]["loss"]].measure
 
 
-def _unpack_average(
-    weights: dict[str, float], arrays: dict[str, np.ndarray], n: int, measure: Measure = SQUARED_ERROR
-) -> Average:
-    squared = arrays["average.squared"].astype(float)
-    check_shape("average.squared", squared, (len(squared), n))
-    losses = {name.removeprefix("losses."): values for name, values in arrays.items() if name.startswith("losses.")}
-    for name, values in losses.items():
-        check_shape(f"losses.{name}", values, (n,))
+def _unpack_average(weights: dict[str, float], arrays: Arrays, measure: Measure) -> Average:
+    losses = under("losses.", arrays)
     if not {"average", "pooled", "independent"} <= losses.keys():
         raise ValueError("the losses of the average are missing")
-    variance = {name: values for name, values in arrays.items() if name.startswith("fold_variance.")}
-    for name, values in variance.items():
-        check_shape(name, values, (1,))
-    variance = {name.removeprefix("fold_variance."): float(values[0]) for name, values in variance.items()}
-    return Average(weights, squared, losses, variance, measure)
+    variance = {name: float(values[0]) for name, values in under("fold_variance.", arrays).items()}
+    return Average(weights, arrays["average.squared"].astype(float), losses, variance, measure)
 
 
 def _shown(edges: TaskGraph, graph: TaskGraph) -> np.ndarray:
@@ -213,11 +182,3 @@ def _name_only(name: str, value: float, width: int) -> GraphFit:
     """A level of which the models were not kept."""
     nothing = np.zeros(width)
     return GraphFit(name, np.empty((0, 2), np.int64), np.empty(0), nothing, nothing, np.empty((0, width)), float(value))
-
-
-def check_shape(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Refuse an array of another shape, and numbers that are not finite where they must be."""
-    if array.shape != shape:
-        raise ValueError(f"{name} has shape {array.shape}, not {shape}")
-    if array.dtype.kind == "f" and name not in ("hub", "standard_errors") and not np.isfinite(array).all():
-        raise ValueError(f"{name} is not finite")

@@ -5,6 +5,7 @@ What is known about the tasks, curves, the calibration of intervals, and the lev
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ggmtl.bilevel.level import TaskMeans
 from ggmtl.data.curves import Curves
 from ggmtl.data.task_features import TaskFeatures
 from ggmtl.data.task_terms import Category, KnownTasks, Number, Surface, Term
+from ggmtl.estimators.file_arrays import Arrays, packed, symmetric, under, upper
 from ggmtl.estimators.file_format import decode, encode, round_mantissa
 from ggmtl.fit.family import Family
 from ggmtl.fit.outcome_levels import OutcomeLevel
@@ -22,8 +24,9 @@ from ggmtl.fit.state import FittedState, outcome_of
 from ggmtl.inference.intervals import Calibration, calibration, typical_deviations
 from ggmtl.losses.task_rows import FoldedRows, TaskRows
 
-Arrays = dict[str, np.ndarray]
 _CALIBRATION = ("factor", "freedom", "deviation")
+_CURVES = tuple(field.name for field in fields(Curves))
+_SURFACE = ("origin", "landmarks", "basis", "center")
 _ROWS = ("design", "target", "offset", "weight", "task")
 _SCORES = ("total", "amount", "observed", "expected", "count", "groups", "task_auc")
 # What a fit has besides arrays, and of which type it is.
@@ -38,9 +41,6 @@ FIT_VALUES: dict[str, type] = {
 }
 _PATH = {"level", "n_edges", "n_components", "error", "standard_error", "criterion", "chosen"}
 _LARGEST_WHOLE = 2**63 - 1
-_SUMS = ("errors", "average", "null", "losses", "fold_variance")
-# Labels are no measurements; scales and sums of squares may be larger than values whose squares are taken.
-_ANY_SIZE, LARGEST_VALUE = ("labels", "scale", "cross"), 1e154
 
 
 def pack_known(known: KnownTasks, means: TaskMeans | None, arrays: Arrays) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def pack_known(known: KnownTasks, means: TaskMeans | None, arrays: Arrays) -> di
             arrays[f"known.{k}"], found = codes.reshape(-1).astype(np.int32), found.tolist()
         columns.append([name, found])
     if means is not None:
-        arrays |= {"known.effects": means.effects, "known.strength": means.strength}
+        arrays |= packed("known.", means, ("effects", "strength"))
     return {"columns": columns, "terms": [_pack_term(term, arrays) for term in known.terms]}
 
 
@@ -64,12 +64,7 @@ def _pack_term(term: Term, arrays: Arrays) -> dict[str, Any]:
         return {"number": [term.name, term.center, term.scale, term.low, term.high], "square": square}
     if isinstance(term, Category):
         return {"category": term.name, "values": list(term.values), "shares": list(term.shares)}
-    arrays |= {
-        "surface.origin": term.origin,
-        "surface.landmarks": term.landmarks,
-        "surface.basis": term.basis,
-        "surface.center": term.center,
-    }
+    arrays |= packed("surface.", term, _SURFACE)
     return {"surface": list(term.columns), "sphere": term.sphere, "unit": term.unit, "scale": term.scale}
 
 
@@ -78,45 +73,45 @@ def unpack_known(content: dict[str, Any], arrays: Arrays, names: np.ndarray) -> 
     columns = {}
     for k, (name, found) in enumerate(content["columns"]):
         values = arrays[f"known.{k}"]
-        if values.shape != (len(names),):
-            raise ValueError(f"column {name!r} of the task features has shape {values.shape}")
         columns[str(name)] = values.astype(np.float64) if found is None else np.array(found, dtype=str)[values]
     known = KnownTasks(
         TaskFeatures(names, columns), tuple(_unpack_term(term, columns, arrays) for term in content["terms"])
     )
     if "known.effects" not in arrays:
         return known, None
-    effects, strength = arrays["known.effects"], arrays["known.strength"]
-    width = known.values.shape[1]
-    if effects.shape != strength.shape or len(effects) != width or not np.isfinite(effects).all():
-        raise ValueError("the effects of the task features have another shape than the features")
-    if not (strength > 0).all():
-        raise ValueError("the strengths of the task features are not positive")
-    return known, TaskMeans(effects, strength, known.values)
+    effects = arrays["known.effects"]
+    if len(effects) != known.values.shape[1]:
+        raise ValueError("the effects of the task features are those of other columns")
+    return known, TaskMeans(effects, arrays["known.strength"], known.values)
 
 
 def _unpack_term(term: dict[str, Any], columns: dict[str, np.ndarray], arrays: Arrays) -> Term:
     if "number" in term:
         name, *numbers = term["number"]
+        _check_kind(name, columns, "f")
         square = None if term["square"] is None else (float(term["square"][0]), float(term["square"][1]))
         center, scale, low, high = map(float, numbers)
-        if columns[name].dtype.kind != "f" or not scale > 0:
-            raise ValueError(f"column {name!r} of the task features holds no numbers")
+        if not scale > 0:
+            raise ValueError(f"the scale of column {name!r} is not positive")
         return Number(str(name), center, scale, low, high, square)
     if "category" in term:
+        _check_kind(term["category"], columns, "U")
         values, shares = tuple(map(str, term["values"])), tuple(map(float, term["shares"]))
-        if columns[term["category"]].dtype.kind != "U" or len(values) != len(shares):
-            raise ValueError(f"column {term['category']!r} of the task features holds no categories")
+        if len(values) != len(shares):
+            raise ValueError(f"column {term['category']!r} has as many values as shares")
         return Category(str(term["category"]), values, shares)
     first, second = map(str, term["surface"])
-    origin, landmarks, basis, center = (
-        arrays[f"surface.{name}"] for name in ("origin", "landmarks", "basis", "center")
-    )
-    sphere, width = bool(term["sphere"]), 3 if term["sphere"] else 2
-    fits = origin.shape == (width,) and landmarks.shape == (len(basis), width) and center.shape == basis.shape[1:]
-    if not fits or columns[first].dtype.kind != "f" or columns[second].dtype.kind != "f":
-        raise ValueError("the places of the task features do not fit together")
-    return Surface((first, second), sphere, origin, float(term["unit"]), landmarks, basis, center, float(term["scale"]))
+    _check_kind(first, columns, "f")
+    _check_kind(second, columns, "f")
+    sphere, found = bool(term["sphere"]), {name: arrays[f"surface.{name}"] for name in _SURFACE}
+    if len(found["origin"]) != (3 if sphere else 2):
+        raise ValueError("the places of the task features are points of another space")
+    return Surface((first, second), sphere, unit=float(term["unit"]), scale=float(term["scale"]), **found)
+
+
+def _check_kind(name: str, columns: dict[str, np.ndarray], kind: str) -> None:
+    if columns[name].dtype.kind != kind:
+        raise ValueError(f"column {name!r} of the task features holds values of type {columns[name].dtype}")
 
 
 def fit_values(plain: dict[str, Any]) -> dict[str, Any]:
@@ -150,44 +145,25 @@ def _is_kind(value: Any, kind: type) -> bool:
     return isinstance(value, kinds) and (kind is bool or not isinstance(value, bool))
 
 
-def check_numbers(arrays: Arrays) -> None:
-    """Refuse numbers whose squares overflow, and sums of squares that are negative."""
-    for name, values in arrays.items():
-        if name.removeprefix("outcome.").split(".")[0] in _SUMS and (values < 0).any():
-            raise ValueError(f"{name} has an entry that is no sum of squares")
-        if name in _ANY_SIZE or values.dtype != np.float64:
-            continue
-        # An infinite strength of the shared model leaves no deviations: one model for all.
-        infinite = np.isposinf(values) if name.endswith("hub") else False
-        # A task whose held-out rows have one class has no AUC.
-        missing = np.isnan(values) if name.endswith("task_auc") else False
-        if not ((np.abs(values) < LARGEST_VALUE) | infinite | missing).all():
-            raise ValueError(f"{name} has an entry that is too large, or none")
-
-
-def pack_curves(curves: Curves) -> dict[str, np.ndarray]:
+def pack_curves(curves: Curves) -> Arrays:
     """The arrays of curves, where there are any."""
-    return {f"curves.{name}": value for name, value in vars(curves).items()} if curves.n_columns else {}
+    return packed("curves.", curves, _CURVES) if curves.n_columns else {}
 
 
-def unpack_curves(arrays: dict[str, np.ndarray], n_features: int) -> Curves:
+def unpack_curves(arrays: Arrays, n_features: int) -> Curves:
     """The curves of these arrays, or an error that says why they are none."""
-    if "curves.features" not in arrays:
+    found = under("curves.", arrays)
+    if not found:
         return Curves.none()
-    curves = Curves(**{name: arrays[f"curves.{name}"] for name in vars(Curves.none())})
-    for name, empty in vars(Curves.none()).items():
-        shape, array = (len(curves.features), *empty.shape[1:]), getattr(curves, name)
-        if array.shape != shape or not np.isfinite(array).all():
-            raise ValueError(f"curves.{name} has shape {array.shape}, not {shape}, or is not finite")
-    features = curves.features
-    if features.dtype.kind != "i" or not ((features >= 0) & (features < n_features)).all():
+    curves = Curves(**{name: found[name] for name in _CURVES})
+    if not ((curves.features >= 0) & (curves.features < n_features)).all():
         raise ValueError("a curve is that of no feature")
     if not (np.diff(curves.knots, axis=1) > 0).all():
         raise ValueError("the knots of a curve do not rise")
     return curves
 
 
-def pack_intervals(state: FittedState) -> dict[str, np.ndarray]:
+def pack_intervals(state: FittedState) -> Arrays:
     """Three numbers per task; nothing where the model has no intervals."""
     if state.outcome is not None or (state.statistics is None and "calibration" not in state.given):
         return {}
@@ -196,103 +172,76 @@ def pack_intervals(state: FittedState) -> dict[str, np.ndarray]:
     return {f"interval.{name}": round_mantissa(value, bits=12) for name, value in zip(_CALIBRATION, values)}
 
 
-def unpack_intervals(arrays: dict[str, np.ndarray], n: int) -> dict[str, Any]:
+def unpack_intervals(arrays: Arrays) -> dict[str, Any]:
     """What the state is given; files of earlier versions have none."""
-    if not {f"interval.{name}" for name in _CALIBRATION} & arrays.keys():
+    found = {name: values.astype(np.float64) for name, values in under("interval.", arrays).items()}
+    if not found:
         return {}
-    values = [arrays[f"interval.{name}"].astype(np.float64) for name in _CALIBRATION]
-    for name, value, least in zip(_CALIBRATION, values, (0.0, 2.0, 0.0)):
-        if value.shape != (n + 1,) or not (np.isfinite(value).all() and (value > least).all()):
-            raise ValueError(f"interval.{name} is not what it can be")
-    factor, freedom, deviation = values
+    factor, freedom, deviation = (found[name] for name in _CALIBRATION)
     return {"calibration": Calibration(factor, freedom), "typical_deviations": deviation}
 
 
 def pack_outcome(state: FittedState, arrays: Arrays) -> dict[str, Any]:
-    """What a model of classes or counts has beside its family, as plain data; arrays are put among `arrays`."""
+    """Plain data that only a model of classes or counts has; arrays are added to `arrays`."""
     outcome = outcome_of(state)
     for k, name in enumerate(state.family.levels):
         if name in state.family.kept:
-            level = outcome.levels[name]
-            arrays |= {f"level {k}.new_task": level.new_task, f"level {k}.ridge": level.ridge}
-    upper = np.triu_indices(len(outcome.common))
-    arrays["covariance"] = np.ascontiguousarray(outcome.covariance[:, upper[0], upper[1]]).astype(np.float32)
-    arrays |= {"common": outcome.common, "information": outcome.information, "count": state.given["count"]}
-    arrays |= {f"scores.{name}": getattr(outcome.scores, name).astype(np.float32) for name in _SCORES}
-    if outcome.null is not None:
-        arrays["null"] = outcome.null
+            arrays |= packed(f"level {k}.", outcome.levels[name], ("new_task", "ridge"))
+    arrays |= packed("", outcome, ("common", "information", "null"))
+    arrays |= {"covariance": upper(outcome.covariance).astype(np.float32), "count": state.given["count"]}
+    scores = packed("scores.", outcome.scores, _SCORES)
+    arrays |= {name: values.astype(np.float32) for name, values in scores.items()}
     facts = {name: encode(getattr(outcome.scores, name), name) for name in ("brier", "auc")}
     return {"loss": outcome.loss, "dispersion": outcome.dispersion, "preferred": outcome.preferred, "scores": facts}
 
 
 def unpack_outcome(content: dict[str, Any], arrays: Arrays, family: Family) -> OutcomeFamily:
-    """What :func:`pack_outcome` put away; a ValueError where it does not fit together."""
-    n, p = family.best.coefficients.shape
-    levels = {}
-    for k, (name, fit) in enumerate(family.levels.items()):
-        if name in family.kept:
-            new_task, ridge = arrays[f"level {k}.new_task"], arrays[f"level {k}.ridge"]
-            _check(new_task, (p, p))
-            _check(ridge, (p,))
-            levels[name] = OutcomeLevel(fit, np.empty((0, p, p)), new_task, ridge)
+    """The inverse of :func:`pack_outcome`; ``ValueError`` where the parts do not fit together."""
+    p = family.best.coefficients.shape[1]
+    levels = {
+        name: OutcomeLevel(
+            fit, np.empty((0, p, p)), **{part: arrays[f"level {k}.{part}"] for part in ("new_task", "ridge")}
+        )
+        for k, (name, fit) in enumerate(family.levels.items())
+        if name in family.kept
+    }
     dispersion = float(content["dispersion"])
     if content["preferred"] not in family.levels or not dispersion > 0:
-        raise ValueError("the dispersion or the preferred level is not what it can be")
-    upper, packed = np.triu_indices(p), arrays["covariance"].astype(np.float64)
-    _check(packed, (n, len(upper[0])))
-    covariance = np.empty((n, p, p))
-    covariance[:, upper[0], upper[1]] = covariance[:, upper[1], upper[0]] = packed
-    for name, shape in {"common": (p, p), "information": (p,), "count": (n,)}.items():
-        _check(arrays[name], shape)
-    for name in _SCORES:
-        if arrays[f"scores.{name}"].shape != ((n,) if name != "groups" else (len(arrays["scores.groups"]), 4)):
-            raise ValueError(f"scores.{name} is not what it can be")
+        raise ValueError("the dispersion is not positive, or there is no preferred level")
     scores = OutcomeScores(
         **{name: arrays[f"scores.{name}"].astype(np.float64) for name in _SCORES},
         **{name: decode(content["scores"][name]) for name in ("brier", "auc")},
     )
     if scores.auc is not None and scores.brier is None:
         raise ValueError("a model of counts has no AUC")
-    if "null" in arrays:
-        _check(arrays["null"], (n,))
     return OutcomeFamily(
-        levels,
-        dict(family.weights),
-        dispersion,
-        family.errors,
-        family.average,
-        arrays.get("null"),
-        covariance,
-        arrays["common"],
-        arrays["information"],
-        scores,
-        str(content["preferred"]),
-        str(content["loss"]),
+        levels=levels,
+        weights=dict(family.weights),
+        dispersion=dispersion,
+        errors=family.errors,
+        average=family.average,
+        null=arrays.get("null"),
+        covariance=symmetric(arrays["covariance"], p),
+        common=arrays["common"],
+        information=arrays["information"],
+        scores=scores,
+        preferred=str(content["preferred"]),
+        loss=str(content["loss"]),
     )
 
 
 def pack_rows(kept: FoldedRows) -> Arrays:
     """The rows of classes or counts."""
-    arrays = {f"rows.{name}": getattr(kept.rows, name) for name in _ROWS}
+    arrays = packed("rows.", kept.rows, _ROWS)
     return arrays if kept.folds is None else arrays | {"rows.folds": kept.folds.astype(np.int32)}
 
 
-def unpack_rows(arrays: Arrays, n: int, p: int, first_scored: int) -> FoldedRows | None:
-    """What :func:`pack_rows` put away; None where the file has no rows."""
-    if "rows.design" not in arrays:
+def unpack_rows(arrays: Arrays, n: int, first_scored: int) -> FoldedRows | None:
+    """The inverse of :func:`pack_rows`; None where the file has no rows."""
+    found = under("rows.", arrays)
+    if not found:
         return None
-    parts = {name: arrays[f"rows.{name}"] for name in _ROWS}
-    number, task, folds = len(parts["design"]), parts["task"], arrays.get("rows.folds")
-    _check(parts["design"], (number, p))
-    for name in _ROWS[1:]:
-        _check(parts[name], (number,))
-    if folds is not None:
-        _check(folds, (number,))
-    if task.dtype.kind != "i" or (np.diff(task) < 0).any() or (number and not 0 <= task[0] <= task[-1] < n):
+    rows = TaskRows(**{name: found[name] for name in _ROWS}, n_tasks=n)
+    if (np.diff(rows.task) < 0).any() or (len(rows.task) and not 0 <= rows.task[0] <= rows.task[-1] < n):
         raise ValueError("a row is that of no task")
-    return FoldedRows(TaskRows(**parts, n_tasks=n), folds, first_scored)
-
-
-def _check(array: np.ndarray, shape: tuple[int, ...]) -> None:
-    if array.shape != shape or not np.isfinite(array).all():
-        raise ValueError(f"an array of shape {array.shape} should have shape {shape} and finite entries")
+    return FoldedRows(rows, found.get("folds"), first_scored)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from ggmtl.data.task_data import InputForm
 from ggmtl.errors import GGMTLError, ModelFileError
+from ggmtl.estimators.file_arrays import Arrays, check_arrays, symmetric, upper
 from ggmtl.estimators.file_format import (
     decode,
     encode,
@@ -18,9 +20,8 @@ from ggmtl.estimators.file_format import (
     unpack_labels,
     write_file,
 )
-from ggmtl.estimators.file_levels import check_shape, pack_family, unpack_family
+from ggmtl.estimators.file_levels import pack_family, unpack_family
 from ggmtl.estimators.file_parts import (
-    check_numbers,
     pack_curves,
     pack_intervals,
     pack_known,
@@ -43,6 +44,7 @@ from ggmtl.statistics.task_statistics import TaskStatistics
 # What the parts of a damaged file raise where they meet.
 DAMAGED = (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError)
 _KINDS = ("GGMTLRegressor", "GGMTLClassifier")
+_FORM = tuple(field.name for field in fields(InputForm))
 # Parameters of a machine or a session. A file neither keeps them nor sets them: they come back at their defaults.
 _OF_THE_SESSION = ("checkpoint", "n_jobs", "device", "verbose")
 
@@ -90,31 +92,24 @@ def write_model(
     if statistics is None:
         arrays |= pack_intervals(state)
     else:
-        upper = np.triu_indices(statistics.cross.shape[-1])
-        arrays["cross"] = statistics.cross[:, :, upper[0], upper[1]]
-        arrays["origin"] = statistics.origin
+        arrays |= {"cross": upper(statistics.cross), "origin": statistics.origin}
         content["has_folds"] = statistics.has_folds
     write_file(path, content, arrays)
 
 
 def _facts(state: FittedState, keep_statistics: bool) -> dict[str, Any]:
     """Plain data of a state, under the names that files have had from the start."""
-    form, gain = state.form, state.curve_gain
-    facts: dict[str, Any] = {
+    gain = state.curve_gain
+    form = {name: getattr(state.form, name) for name in _FORM}
+    if not keep_statistics:
+        # Only where more rows may come.
+        form |= {"group_folds": None, "n_targets": None}
+    return {
         "path_": state.path,
-        "_reads_tasks": form.reads_tasks,
-        "_target_is_matrix": form.target_is_matrix,
-        "_scored_from": form.scored_from,
-        "_table_kind": form.table_kind,
         "_attached": list(state.attached),
-        "_named": form.named,
         "_curve_gain": None if gain is None else [gain.feature, gain.gain],
+        **{f"_{name}": value for name, value in form.items() if value is not None or name == "table_kind"},
     }
-    if form.classes is not None:
-        facts["_classes"] = list(form.classes)
-    # Only where more rows may come.
-    later = {"_group_folds": form.group_folds, "_n_targets": form.n_targets} if keep_statistics else {}
-    return facts | {name: value for name, value in later.items() if value}
 
 
 def read_model(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -137,7 +132,7 @@ def read_notes(path: str | Path) -> dict[str, Any]:
     return decode(read_file(path)[0]["facts"])
 
 
-def _pack_graph(graph: TaskGraph, arrays: dict[str, np.ndarray]) -> None:
+def _pack_graph(graph: TaskGraph, arrays: Arrays) -> None:
     """The reported graph: which edges of the fit it shows (both are sorted), or its own where it has others."""
     n = graph.n_tasks
     keys, shown = arrays["edges"].astype(np.int64) @ [n, 1], graph.edges @ [n, 1]
@@ -150,31 +145,35 @@ def _pack_graph(graph: TaskGraph, arrays: dict[str, np.ndarray]) -> None:
         arrays["graph.edges"] = graph.edges.astype(np.int32)
 
 
-def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _unpack_graph(arrays: Arrays, names: np.ndarray) -> TaskGraph:
+    edges = arrays["edges"][arrays["graph.shown"]] if "graph.shown" in arrays else arrays["graph.edges"]
+    return TaskGraph(edges, arrays["graph.weights"], names, arrays.get("graph.support"))
+
+
+def _unpack(content: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
     names = unpack_labels(content["labels"], arrays)
     features = tuple(str(name) for name in content["features"])
-    center, scale, intercept = *_floats(content["target"][:2]), content["target"][2]
+    center, scale, noise = (float(value) for value in (*content["target"][:2], content["noise"]))
+    intercept = bool(content["target"][2])
+    if names.ndim != 1 or not (names[:-1] < names[1:]).all():
+        raise ValueError("the task names are not sorted")
+    if not (np.isfinite([center, scale, noise]).all() and scale > 0 and noise >= 0):
+        raise ValueError("the noise or the scale of the target is not a number that it can be")
+    n_columns = len(features) + arrays.get("curves.slopes", np.empty(0)).size
+    check_arrays(arrays, _lengths(len(names), len(features), n_columns, intercept, len(content["levels"])))
     curves = unpack_curves(arrays, len(features))
     columns = features + curves.names(features)
-    shown, width = len(features) + bool(intercept), len(columns) + bool(intercept)
-    _check_shapes(arrays, names, width, len(columns), shown)
-    errors = arrays.get("standard_errors")
-    noise = float(content["noise"])
-    _check_values(arrays, names, center, scale, noise)
     parameters = {k: decode(v) for k, v in content["parameters"].items() if k not in _OF_THE_SESSION}
     facts = decode(content["facts"])
     if not isinstance(facts, dict):
         raise ValueError("the facts are no table")
-    edges = arrays["edges"][arrays["graph.shown"]] if "graph.shown" in arrays else arrays["graph.edges"]
-    graph = TaskGraph(edges, arrays["graph.weights"], names, arrays.get("graph.support"))
-    scaling = Scaling(arrays["center"], arrays["scale"], center, scale, bool(intercept), curves)
+    graph = _unpack_graph(arrays, names)
+    scaling = Scaling(arrays["center"], arrays["scale"], center, scale, intercept, curves)
     known, means = unpack_known(decode(content["known"]), arrays, names) if "known" in content else (None, None)
-    given = {
-        "noise": noise,
-        "standard_errors": None if errors is None else errors.astype(np.float64),
-        "noise_ratios": arrays.get("noise_ratios"),
-    }
-    fields = {
+    given = {"noise": noise, "noise_ratios": arrays.get("noise_ratios"), **unpack_intervals(arrays)}
+    if "standard_errors" in arrays:
+        given["standard_errors"] = arrays["standard_errors"].astype(np.float64)
+    state = {
         "task_names": names,
         "feature_names": features,
         "form": _form(facts),
@@ -184,85 +183,39 @@ def _unpack(content: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dic
         "constant": arrays.get("constant", np.zeros(0, dtype=bool)).astype(bool),
         "graph": graph,
         "path": path_rows(facts["path_"]),
-        "statistics": _unpack_statistics(content, arrays, names, columns) if "cross" in arrays else None,
+        "statistics": _unpack_statistics(content, arrays, names, columns),
         "curve_gain": None if facts.get("_curve_gain") is None else CurveGain(*facts["_curve_gain"]),
         "attached": tuple((label, covariance) for label, covariance in facts["_attached"]),
-        "given": {name: value for name, value in given.items() if value is not None or name == "noise_ratios"}
-        | unpack_intervals(arrays, len(names)),
+        "given": given,
     }
     if "outcome" in content:
-        fields["outcome"] = unpack_outcome(content["outcome"], arrays, fields["family"])
-        fields["given"]["count"] = arrays["count"]
-        check_shape("count", arrays["count"], (len(names),))
-        fields["outcome_rows"] = unpack_rows(arrays, len(names), width, fields["form"].scored_from)
-    loss = fields["outcome"].loss if "outcome" in content else "squared"
-    if (loss == "logistic") != (fields["form"].classes is not None):
+        state["outcome"] = unpack_outcome(content["outcome"], arrays, state["family"])
+        state["given"]["count"] = arrays["count"]
+        state["outcome_rows"] = unpack_rows(arrays, len(names), state["form"].scored_from)
+    loss = state["outcome"].loss if "outcome" in content else "squared"
+    if (loss == "logistic") != (state["form"].classes is not None):
         raise ValueError("a loss and labels of classes do not go together")
-    return parameters, fields
+    return parameters, state
 
 
-def _check_shapes(arrays: dict[str, np.ndarray], names: np.ndarray, width: int, columns: int, shown: int) -> None:
-    """Refuse arrays that do not belong to so many tasks, coefficients and columns."""
-    n = len(names)
-    check_shape("labels", names, (n,))
-    needed = {
-        "coefficients": (n, width),
-        "coupling": (width,),
-        "hub": (width,),
-        "center": (columns,),
-        "scale": (columns,),
-    }
-    for name, shape in needed.items():
-        check_shape(name, arrays[name], shape)
-        if arrays[name].dtype.kind != "f":
-            raise ValueError(f"{name} holds no numbers")
-    optional = {"standard_errors": (n, shown), "precisions": (n,), "noise_ratios": (n,), "constant": (width,)}
-    for name, shape in optional.items():
-        if name in arrays:
-            check_shape(name, arrays[name], shape)
-
-
-def _check_values(arrays: dict[str, np.ndarray], names: np.ndarray, center: float, scale: float, noise: float) -> None:
-    """Refuse numbers that no fit can have."""
-    if not (np.isfinite([center, scale, noise]).all() and scale > 0 and noise >= 0):
-        raise ValueError("the noise or the scale of the target is not a number that it can be")
-    for name in {"scale", "precisions", "noise_ratios"} & arrays.keys():
-        if not (arrays[name] > 0).all():
-            raise ValueError(f"{name} has an entry that is not positive")
-    for name in {"coupling", "hub", "standard_errors"} & arrays.keys():
-        if (arrays[name] < 0).any():
-            raise ValueError(f"{name} has a negative entry")
-    check_numbers(arrays)
-    if len(names) > 1 and not (names[:-1] < names[1:]).all():
-        raise ValueError("the task names are not sorted")
+def _lengths(n: int, d: int, c: int, intercept: bool, n_levels: int) -> dict[str, int]:
+    """Lengths by the letters of the table in ``file_arrays``."""
+    p, z = c + intercept, c + 2
+    halves = {"half_p": p * (p + 1) // 2, "half_z": z * (z + 1) // 2}
+    return {"n": n, "n+1": n + 1, "d": d, "c": c, "p": p, "s": d + intercept, "l": n_levels, "o": c + 1, **halves}
 
 
 def _form(facts: dict[str, Any]) -> InputForm:
-    return InputForm(
-        reads_tasks=facts["_reads_tasks"],
-        target_is_matrix=facts["_target_is_matrix"],
-        n_targets=facts.get("_n_targets"),
-        named=facts["_named"],
-        table_kind=facts["_table_kind"],
-        scored_from=facts["_scored_from"],
-        group_folds=facts.get("_group_folds"),
-        classes=tuple(facts["_classes"]) if "_classes" in facts else None,
-    )
+    given = {name: facts[f"_{name}"] for name in _FORM if f"_{name}" in facts}
+    if "classes" in given:
+        given["classes"] = tuple(given["classes"])
+    return InputForm(**given)
 
 
 def _unpack_statistics(
-    content: dict[str, Any], arrays: dict[str, np.ndarray], names: np.ndarray, features: tuple[str, ...]
-) -> TaskStatistics:
-    size = len(features) + 2
-    packed = arrays["cross"]
-    rows, columns = np.triu_indices(size)
-    check_shape("cross", packed, (len(packed), len(names), len(rows)))
-    check_shape("origin", arrays["origin"], (size - 1,))
-    cross = np.empty((len(packed), len(names), size, size))
-    cross[:, :, rows, columns] = packed
-    cross[:, :, columns, rows] = packed
-    return TaskStatistics(cross, arrays["origin"], names, features, bool(content["has_folds"]))
-
-
-def _floats(values: list[Any]) -> list[float]:
-    return [float(value) for value in values]
+    content: dict[str, Any], arrays: Arrays, names: np.ndarray, columns: tuple[str, ...]
+) -> TaskStatistics | None:
+    if "cross" not in arrays:
+        return None
+    cross = symmetric(arrays["cross"], len(columns) + 2)
+    return TaskStatistics(cross, arrays["origin"], names, columns, bool(content["has_folds"]))
