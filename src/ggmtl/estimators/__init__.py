@@ -12,6 +12,7 @@ In: what users pass to ``fit`` and ``predict``. Out: fitted attributes in the us
 ``learning``          one fit: memory, device, checkpoint, search, warnings
 ``growing``           more rows, more tasks
 ``model_file``        the model file: what is in it (``file_levels``; ``file_parts``: what only some models have)
+``file_arrays``       which arrays a model file may have: shapes and bounds
 ``file_format``       how a model file is written: JSON and arrays, no pickle
 ====================  ===================================================================
 """
