@@ -4,7 +4,7 @@ In: the losses of all rows, and candidate edges. Out: strengths, edge values and
 
     f = ½(N − Σ_k c_k) ln Q + ½ ln|A| − ½ Σ_k ln|P_k|₊ ,    −f is the log evidence up to a constant
 
-- ``hub``: the common model alone, and separate models; ``hub_strengths``: its strengths.
+- ``hub``: the common model alone; ``hub_strengths``: its strengths; ``separate``: ridges of separate models.
 - ``task_noise``: a noise variance and a scale of deviations for every task.
 - ``dense``: f and its derivatives for a weighted graph, exact; ``edge_steps`` learns edge values with them.
 - ``clusters``, ``selection``: which graph to report; ``spanning_trees``: how probable every edge is.

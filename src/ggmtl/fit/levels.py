@@ -12,10 +12,11 @@ from ggmtl.bilevel.algorithm import learn_by_validation
 from ggmtl.bilevel.level import NEGLIGIBLE_RIDGE, OTHER_NOISE, GraphFit, Settings, TaskMeans, refit
 from ggmtl.data.task_terms import KnownTasks
 from ggmtl.evidence.correlated import correlated_models
-from ggmtl.evidence.hub import hub_evidence, ridge_strengths
+from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.hub_strengths import learn_hub_by_feature, learn_hub_of_slopes, sample_of_tasks
 from ggmtl.evidence.search import learn_by_evidence
 from ggmtl.evidence.search_l1 import learn_by_coordinates
+from ggmtl.evidence.separate import separate_ridges
 from ggmtl.evidence.task_means import learn_means
 from ggmtl.evidence.task_noise import task_precisions
 from ggmtl.fit.family import by_name, last_graph
@@ -190,25 +191,25 @@ def independent_level(loss: LeastSquares, settings: Settings) -> GraphFit:
 
 
 def separate_models(loss: LeastSquares, settings: Settings) -> tuple[np.ndarray, np.ndarray]:
-    """Every task by ridge regression on its own rows, and its ridge, both of shape (n, p).
+    """Separate models and their ridges, both of shape (n, p).
 
-    With a hub, the ridge of every task is learned from its own rows: few rows would leave its model undetermined.
-    Without one, the ridge is that of the settings, as in the paper.
+    With a hub, the ridges are learned from each task's own rows. Without one, the ridge is that of the settings, as in
+    the paper.
     """
     ridge = settings.ridge_for(loss)
     if settings.hub and settings.ridge <= NEGLIGIBLE_RIDGE:
-        ridge = np.maximum(ridge, np.where(settings.slopes, _own_ridges(loss, settings)[:, None], 0.0))
+        ridge = np.maximum(ridge, _learned_ridges(loss, settings))
     return loss.alone(ridge), ridge
 
 
-def _own_ridges(loss: LeastSquares, settings: Settings) -> np.ndarray:
-    """The strength of every task's ridge, shape (n,); of very many tasks the typical one of a sample."""
+def _learned_ridges(loss: LeastSquares, settings: Settings) -> np.ndarray:
+    """Ridges of all tasks, shape (n, p); of very many tasks the typical ones of a sample, shape (p,)."""
     if not settings.sizes.is_large(loss.n_tasks, loss.n_features):
-        return ridge_strengths(loss, settings.slopes)
+        return separate_ridges(loss, settings.slopes)
     chosen = sample_of_tasks(loss, settings.sizes.hub_sample)
-    # Of a loss on a device, the sample comes back to the host.
+    # A loss on a device returns its sample to the host.
     sample = loss.of_tasks(np.arange(loss.n_tasks) if chosen is None else chosen)
-    return np.full(loss.n_tasks, np.median(ridge_strengths(sample, settings.slopes)))
+    return np.median(separate_ridges(sample, settings.slopes), axis=0)
 
 
 def hub_level(

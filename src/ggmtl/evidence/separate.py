@@ -1,0 +1,105 @@
+"""Ridge of separate models: by how much each task shrinks its slopes towards zero, learned from its own rows.
+
+The intercept is fitted first, which leaves ν degrees of freedom. Every column is measured in units of the geometric
+mean of its spread within the task and its mean spread within tasks, so a column that hardly varies in a task still has
+a ridge. With y_i ~ N(1 b_i, σ_i²I + τ_i²X_iX_iᵀ) and κ = σ_i²/τ_i², the model is ridge regression of strength κ. Let λ be
+the eigenvalues of XᵀX and a the moments along its eigenvectors. The restricted likelihood and the error by generalised
+cross-validation are
+
+    f(κ)   = ½ν ln Q(κ) + ½ Σ_k ln(1 + λ_k/κ) − ½ ln h(1 − h) ,   Q = yᵀy − Σ_k a_k²/(λ_k + κ) ,   h = κ/(κ + λ̄)
+    GCV(κ) = ν (yᵀy − Σ_k a_k² (λ_k + 2κ)/(λ_k + κ)²) / (ν − Σ_k λ_k/(λ_k + κ))²
+
+The last term of f is a weak prior, Beta(1.5, 1.5), on the share h of shrinkage: without it a task with fewer rows than
+features could take its noise for zero. The likelihood assumes slopes of one size. Where they differ in size, it shrinks
+the large ones too much. So cross-validation over all tasks decides between the ridges of lowest f and none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ggmtl.evidence.hub import chunks
+from ggmtl.statistics.least_squares import LeastSquares
+
+# Values of κ that are tried, in multiples of the mean eigenvalue of a task.
+_GRID = np.geomspace(1e-6, 1e6, 49)
+# Within a task, a smaller share of the mean variance is rounding.
+_NO_SPREAD = 1e-8
+# Degrees of freedom that least squares must leave to be judged by its residuals.
+_SPARE = 2.0
+
+
+def separate_ridges(loss: LeastSquares, slopes: np.ndarray) -> np.ndarray:
+    """Ridge of every task and slope, zero for intercepts, shape (n, p).
+
+    Tasks without rows, or of one row, get the median κ of the others.
+    """
+    n, p = loss.moment.shape
+    gram, moment, square, freedom = _without_intercept(loss, slopes)
+    variance = np.einsum("nkk->nk", gram) / np.maximum(freedom, 1.0)[:, None]
+    mean = freedom @ variance / max(float(freedom.sum()), 1.0)
+    unit = np.sqrt(np.maximum(variance, _NO_SPREAD * mean) * mean)
+    unit = np.where(unit > 0, unit, 1.0)
+    root = np.sqrt(unit)
+    kappa, error = np.empty(n), np.empty((2, n))
+    for some in chunks(n, max(p * p, p * len(_GRID))):
+        scale = root[some]
+        scaled = gram[some] / (scale[:, :, None] * scale[:, None, :]), moment[some] / scale
+        kappa[some], error[:, some] = _strengths(*scaled, square[some], freedom[some])
+    known = np.isfinite(kappa)
+    kappa = np.where(known, kappa, np.median(kappa[known]) if known.any() else 1.0)
+    ridges = np.zeros((n, p))
+    if known.any() and _share_without(error[:, known]) >= 0.5:
+        ridges[:, slopes] = kappa[:, None] * unit
+    return ridges
+
+
+def _share_without(error: np.ndarray) -> float:
+    """Mean over tasks of the share of the second of two errors in both; that of an infinite one is one."""
+    either, without = error
+    judged = np.isfinite(without) & (either + without > 0)
+    share = np.where(np.isfinite(without), 0.5, 1.0)
+    share[judged] = without[judged] / (either + without)[judged]
+    return float(share.mean())
+
+
+def _strengths(
+    gram: np.ndarray, moment: np.ndarray, square: np.ndarray, freedom: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """κ of highest evidence, NaN where rows do not tell; and GCV errors with it and without a ridge, shape (2, n)."""
+    spectrum, vectors = np.linalg.eigh(gram)
+    spectrum = np.maximum(spectrum, 0.0)[:, :, None]
+    along = (np.einsum("npk,np->nk", vectors, moment) ** 2)[:, :, None]
+    unit = spectrum.mean(axis=(1, 2))
+    known = (freedom >= 1.0) & (unit > 0) & (square > 0)
+    kappa = np.where(known, unit, 1.0)[:, None] * _GRID
+    shrunk = spectrum + kappa[:, None, :]
+    least = 1e-14 * square[:, None] + np.finfo(float).tiny
+    misfit = np.maximum(square[:, None] - (along / shrunk).sum(axis=1), least)
+    residual = np.maximum(square[:, None] - (along * (shrunk + kappa[:, None, :]) / shrunk**2).sum(axis=1), least)
+    spare = np.maximum(freedom[:, None] - (spectrum / shrunk).sum(axis=1), 0.0)
+    share = _GRID / (1.0 + _GRID)
+    criterion = (
+        freedom[:, None] * np.log(misfit)
+        + np.log1p(spectrum / kappa[:, None, :]).sum(axis=1)
+        - np.log(share * (1.0 - share))
+    )
+    task, best = np.arange(len(kappa)), criterion.argmin(axis=1)
+    error = freedom[:, None] * residual / np.maximum(spare, _SPARE * _GRID[0]) ** 2
+    without = np.where(spare[:, 0] >= _SPARE, error[:, 0], np.inf)
+    return np.where(known, kappa[task, best], np.nan), np.stack([error[task, best], without])
+
+
+def _without_intercept(loss: LeastSquares, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """XᵀX, Xᵀy and yᵀy of every task after its intercept has been fitted, and its degrees of freedom."""
+    free = np.flatnonzero(~slopes)
+    if not len(free):
+        return loss.gram, loss.moment, loss.target_square, loss.count
+    column = int(free[0])
+    count = loss.gram[:, column, column]
+    known = np.where(count > 0, count, 1.0)
+    means, level = loss.gram[:, slopes, column] / known[:, None], loss.moment[:, column] / known
+    gram = loss.gram[:, slopes][:, :, slopes] - known[:, None, None] * means[:, :, None] * means[:, None, :]
+    moment = loss.moment[:, slopes] - known[:, None] * means * level[:, None]
+    square = np.maximum(loss.target_square - known * level**2, 0.0)
+    return gram, moment, square, loss.count - (count > 0)
