@@ -2,9 +2,9 @@
 
 The intercept is fitted first, which leaves ν degrees of freedom. Every column is measured in units of the geometric
 mean of its spread within the task and its mean spread within tasks, so a column that hardly varies in a task still has
-a ridge. With y_i ~ N(1 b_i, σ_i²I + τ_i²X_iX_iᵀ) and κ = σ_i²/τ_i², the model is ridge regression of strength κ. Let λ be
-the eigenvalues of XᵀX and a the moments along its eigenvectors. The restricted likelihood and the error by generalised
-cross-validation are
+a ridge. With y_i ~ N(1 b_i, σ_i²I + τ_i²X_iX_iᵀ) and κ = σ_i²/τ_i², the model is ridge regression of strength κ. Let λ
+be the eigenvalues of XᵀX and a the moments along its eigenvectors. The restricted likelihood and the error by
+generalised cross-validation are
 
     f(κ)   = ½ν ln Q(κ) + ½ Σ_k ln(1 + λ_k/κ) − ½ ln h(1 − h) ,   Q = yᵀy − Σ_k a_k²/(λ_k + κ) ,   h = κ/(κ + λ̄)
     GCV(κ) = ν (yᵀy − Σ_k a_k² (λ_k + 2κ)/(λ_k + κ)²) / (ν − Σ_k λ_k/(λ_k + κ))²
