@@ -16,10 +16,9 @@ from ggmtl.datasets.studies import (
     load_sales,
     load_school,
 )
-from ggmtl.datasets.temperature import load_climate_grid, load_stations, load_temperature_normals, load_tmy3
+from ggmtl.datasets.temperature import load_stations, load_tmy3
 
 __all__ = [
-    "load_climate_grid",
     "load_computer",
     "load_exam",
     "load_hsb82",
@@ -28,7 +27,6 @@ __all__ = [
     "load_sales",
     "load_school",
     "load_stations",
-    "load_temperature_normals",
     "load_tmy3",
     "make_clusters",
     "make_line",

@@ -56,7 +56,10 @@ def find_file(file: DataFile, path: str | Path | None = None, download: bool = F
     A file that the user names by `path` is taken as it is; any other must have the known SHA-256.
     """
     if path is not None:
-        return user_file(path)
+        given = Path(path).expanduser()
+        if not given.is_file():
+            raise InputError(f"path must be an existing file. Got {str(given)!r} instead.")
+        return given
     for folder in _folders():
         candidate = folder / file.path
         if candidate.is_file():
@@ -65,14 +68,6 @@ def find_file(file: DataFile, path: str | Path | None = None, download: bool = F
     if not download:
         raise InputError(_absent_message(file))
     return _download(file, cache_folder() / file.path)
-
-
-def user_file(path: str | Path) -> Path:
-    """Return `path` as a ``Path`` that exists, or say that it does not."""
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise InputError(f"path must be an existing file. Got {str(path)!r} instead.")
-    return path
 
 
 def cache_folder() -> Path:

@@ -48,21 +48,21 @@ def load_school(path: str | Path | None = None, download: bool = False) -> TaskD
     >>> data.X.shape, len(data.task_names)  # doctest: +SKIP
     ((15362, 27), 139)
     """
-    found = find_file(SCHOOL, path, download)
-    cells = read_mat(found, ("X", "Y"))
-    features = [np.atleast_2d(cell) for cell in cells["X"].ravel()]
-    scores = [np.ravel(cell) for cell in cells["Y"].ravel()]
-    if [len(block) for block in features] != [len(score) for score in scores]:
-        raise InputError(f"{found}: X and Y must have the same number of rows for every school.")
-    X = np.concatenate(features).astype(np.float64)
+    X, y, tasks = _stacked(find_file(SCHOOL, path, download), "X", "Y")
     if X.shape[1] > 1 and (X[:, -1] == 1.0).all():
         X = X[:, :-1]
-    return TaskData(
-        X=X,
-        y=np.concatenate(scores),
-        tasks=np.repeat(np.arange(1, len(scores) + 1), [len(score) for score in scores]),
-        feature_names=tuple(f"f{k}" for k in range(X.shape[1])),
-    )
+    return TaskData(X, y, tasks, feature_names=tuple(f"f{k}" for k in range(X.shape[1])))
+
+
+def _stacked(path: Path, features: str, target: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of all tasks, from MATLAB cells that hold the features and the targets of one task each."""
+    variables = read_mat(path, (features, target))
+    X = [np.atleast_2d(np.asarray(cell, dtype=np.float64)) for cell in variables[features].ravel()]
+    y = [np.ravel(np.asarray(cell, dtype=np.float64)) for cell in variables[target].ravel()]
+    sizes = [len(part) for part in y]
+    if [len(part) for part in X] != sizes:
+        raise InputError(f"{path}: {features} and {target} must have the same number of rows for every task.")
+    return np.concatenate(X), np.concatenate(y), np.repeat(np.arange(1, len(y) + 1), sizes)
 
 
 def load_exam() -> TaskData:
@@ -328,12 +328,5 @@ def load_landmine(path: str | Path | None = None, download: bool = False) -> Tas
     >>> data.X.shape, len(data.task_names)  # doctest: +SKIP
     ((14820, 9), 29)
     """
-    found = find_file(LANDMINE, path, download)
-    variables = read_mat(found, ("feature", "label"))
-    features = [np.asarray(cell, dtype=np.float64) for cell in variables["feature"].ravel()]
-    labels = [np.asarray(cell, dtype=np.float64).ravel() for cell in variables["label"].ravel()]
-    if [len(block) for block in features] != [len(part) for part in labels]:
-        raise InputError(f"{found}: feature and label must have the same rows for every task.")
-    tasks = np.repeat(np.arange(1, len(features) + 1), [len(part) for part in labels])
-    names = tuple(f"f{k}" for k in range(1, features[0].shape[1] + 1))
-    return TaskData(np.concatenate(features), np.concatenate(labels), tasks, feature_names=names)
+    X, y, tasks = _stacked(find_file(LANDMINE, path, download), "feature", "label")
+    return TaskData(X, y, tasks, feature_names=tuple(f"f{k}" for k in range(1, X.shape[1] + 1)))
