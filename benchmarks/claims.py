@@ -113,7 +113,7 @@ def one_set(scenario: str, n: int, n_rows: int, seed: int) -> dict[str, float]:
     low, high = model.predict_interval(fresh, 0.9, tasks=of).T
     bounds = model.conf_int(0.95)
     true = truth.models.ravel()
-    graph, found = model.graph_, average_verdict(model.state_.family, model.graph_)
+    graph, found = model.graph_, average_verdict(model.state_.family.average, model.graph_)
     certain = np.zeros(graph.n_edges, bool) if graph.support is None else graph.support >= 0.8
     alike = truth.cluster[graph.edges[:, 0]] == truth.cluster[graph.edges[:, 1]]
     gains = true_gains(model, levels, truth, rng)

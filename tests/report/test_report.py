@@ -15,8 +15,8 @@ import pytest
 
 from ggmtl import Coordinates, GGMTLRegressor, report
 from ggmtl.baselines import IndependentRegressor
+from ggmtl.inspection.levels import title_of
 from ggmtl.inspection.summary.collect import summarize
-from ggmtl.inspection.summary.verdict import LEVEL_NAMES
 from ggmtl.inspection.summary.words import explained_rows, level_title
 from ggmtl.report import render_report, write_report
 from ggmtl.report.page import script_json
@@ -267,7 +267,7 @@ def test_names_of_levels_come_from_the_summary(model):
     assert [level["title"] for level in data["levels"]] == [level_title(level) for level in summary["path"]["levels"]]
     scripts = Path(report.__file__).parent / "scripts"
     text = "".join(script.read_text(encoding="utf-8") for script in scripts.glob("*.js"))
-    assert not [name for name in LEVEL_NAMES.values() if name in text]
+    assert not [title_of(name) for name in ("pooled", "hub", "intercepts", "independent") if title_of(name) in text]
 
 
 def test_the_slider_goes_through_each_graph_once_and_says_what_it_is(model):

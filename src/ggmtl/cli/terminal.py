@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event, Thread
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -16,24 +16,18 @@ from rich.text import Text
 
 from ggmtl.cli.comparison import OWN, Comparison, Standing
 from ggmtl.cli.demo import Check
-from ggmtl.inspection.summary.outcomes import outcome_lines
+from ggmtl.inspection.levels import title_of
 from ggmtl.inspection.summary.phrases import count, number, one_line
-from ggmtl.inspection.summary.verdict import LEVEL_NAMES
 from ggmtl.inspection.summary.words import (
     cut_short,
-    describe_blend,
-    describe_gain,
-    describe_graph,
-    describe_meaning,
-    error_text,
-    level_title,
-    note_lines,
-    share_text,
-    sharing_lines,
-    task_line,
+    details,
+    findings,
+    level_cells,
+    measured_levels,
+    sizes,
 )
 
-_GOOD, _QUIET = "green", "dim"
+_QUIET = "dim"
 # Seconds until the first line of progress in a log, and between lines.
 FIRST_LINE, NEXT_LINE = 2.0, 5.0
 
@@ -117,7 +111,7 @@ def describe_standing(entry: Standing) -> str:
 def _method_title(name: str) -> str:
     """A method with what it is called elsewhere: 'Pooled (one model for all)'."""
     level = {"Pooled": "pooled", "Hub": "hub", "Independent": "independent"}.get(name)
-    return f"{name} ({LEVEL_NAMES[level]})" if level else name
+    return f"{name} ({title_of(level)})" if level else name
 
 
 def show_summary(summary: dict[str, Any]) -> None:
@@ -125,52 +119,35 @@ def show_summary(summary: dict[str, Any]) -> None:
     out = console()
     if warning := cut_short(summary):
         out.print(plain(warning, "bold red"))
-    tasks = count(summary["n_tasks"], "task")
-    rows = "" if summary["n_rows"] is None else f" · {summary['n_rows']:,.0f} rows"
-    out.print(Text(f"{tasks}{rows} · {count(summary['n_features'], 'feature')}", style=_QUIET))
+    out.print(Text(" · ".join(sizes(summary)), style=_QUIET))
     out.print(plain(summary["verdict"]["text"], "bold"))
-    for line in filter(None, [describe_meaning(summary), describe_gain(summary), describe_blend(summary)]):
+    for line in details(summary):
         out.print(plain(line))
-    levels = [level for level in summary["path"]["levels"] if level.get("error") is not None]
+    levels = measured_levels(summary)
     if levels:
+        share = "share" if any(level.get("weight") for level in levels) else ""
+        table = _table("level", f"held-out {summary['measure']['short']} ± s.e.", share)
+        for level in levels:
+            table.add_row(*map(plain, level_cells(level)), style="bold green" if level["chosen"] else "")
         out.print()
-        out.print(_level_table(levels, summary["measure"]["short"]))
+        out.print(table)
     out.print()
-    for line in outcome_lines(summary):
-        out.print(plain(line))
-    out.print(plain(f"Graph: {describe_graph(summary)}."))
-    for line in [*sharing_lines(summary), *note_lines(summary), *task_line(summary)]:
+    for line in findings(summary):
         out.print(plain(line))
 
 
-def _level_table(levels: list[dict[str, Any]], error: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_QUIET)
-    table.add_column("level")
-    table.add_column(f"held-out {error} ± s.e.")
-    table.add_column("share" if any(level.get("weight") for level in levels) else "")
-    for level in levels:
-        style = f"bold {_GOOD}" if level["chosen"] else ""
-        table.add_row(
-            plain(level_title(level)),
-            error_text(level),
-            share_text(level),
-            style=style,
-        )
+def _table(*columns: str, right: Collection[str] = (), header: bool = True) -> Table:
+    """A table without lines, whose columns named in `right` are set to the right."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_QUIET, show_header=header)
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left")
     return table
 
 
 def show_comparison(comparison: Comparison) -> None:
     """Methods, best first, and the verdict."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_QUIET)
-    columns: tuple[tuple[str, Literal["left", "right"]], ...] = (
-        ("method", "left"),
-        (comparison.measure.short, "right"),
-        ("± s.e.", "right"),
-        ("seconds", "right"),
-        ("", "left"),
-    )
-    for name, justify in columns:
-        table.add_column(name, justify=justify)
+    measure = comparison.measure.short
+    table = _table("method", measure, "± s.e.", "seconds", "", right=(measure, "± s.e.", "seconds"))
     for entry in comparison.standings:
         failed = entry.failure is not None
         table.add_row(
@@ -185,7 +162,7 @@ def show_comparison(comparison: Comparison) -> None:
     out.print(table)
     out.print()
     out.print(plain(comparison.verdict, "bold"))
-    if comparison.measure.short == "error" and any(entry.name == "Hub" for entry in comparison.standings):
+    if measure == "error" and any(entry.name == "Hub" for entry in comparison.standings):
         note = "Hub shrinks the slopes of all features by the same amount; GGMTL estimates the amount for each feature."
         out.print(plain(note, _QUIET))
     if comparison.n_unscored:
@@ -194,9 +171,7 @@ def show_comparison(comparison: Comparison) -> None:
 
 def show_check(check: Check) -> None:
     """Errors of several methods on the same rows, this package's in bold."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
+    table = _table("method", "error", right=("error",), header=False)
     for name, error in check.errors.items():
         table.add_row(plain(name), f"{error:.3f}", style="bold" if name.startswith(OWN) else "")
     out = console()

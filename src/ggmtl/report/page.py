@@ -17,6 +17,7 @@ from ggmtl.inspection.summary.words import (
     describe_gain,
     describe_meaning,
     explained_rows,
+    measured_levels,
     note_lines,
 )
 from ggmtl.report.payload import own_words, page_data
@@ -106,7 +107,7 @@ def render_report(summary: dict[str, Any], title: str | None = None) -> str:
         measure_name=f"{summary['measure']['name'][0].upper()}{summary['measure']['name'][1:]}",
         curve_words=describe_curves(summary),
         explained=explained_rows(summary),
-        measured=any(level.get("error") is not None for level in summary["path"]["levels"]),
+        measured=bool(measured_levels(summary)),
         outcome=_outcome(summary["outcome"]),
         style=markup((folder / "page.css").read_text(encoding="utf-8")),
         script=markup(_script()),

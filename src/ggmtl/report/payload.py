@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ggmtl.inspection.summary.verdict import LEVEL_NAMES, SIMPLE_LEVELS
+from ggmtl.inspection.levels import is_simple, title_of
 from ggmtl.inspection.summary.words import describe_graph, error_text, level_title
 from ggmtl.report.placing import place_tasks
 
@@ -25,7 +25,7 @@ def page_data(summary: dict[str, Any]) -> dict[str, Any]:
             "chosen": summary["path"]["chosen"],
             "error": summary["measure"]["short"],
             "stops": graphs_of(summary),
-            "gain_against": None if against is None else LEVEL_NAMES.get(against, against),
+            "gain_against": None if against is None else title_of(against),
             "places": placing.points,
             "frame": placing.frame,
             "placed_by": placing.by,
@@ -95,7 +95,7 @@ def _pairs(edges: list[list[float]]) -> tuple[tuple[float, float], ...]:
 def _level(level: dict[str, Any]) -> dict[str, Any]:
     kept = {name: level.get(name) for name in ("error", "standard_error", "weight", "chosen")}
     text = None if level.get("error") is None else error_text(level)
-    return {"title": level_title(level), "text": text, "simple": level["name"] in SIMPLE_LEVELS, **kept}
+    return {"title": level_title(level), "text": text, "simple": is_simple(level["name"]), **kept}
 
 
 def _short(value: Any) -> Any:

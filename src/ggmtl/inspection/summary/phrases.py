@@ -32,20 +32,20 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
-def figure(value: float) -> str:
-    """Four significant digits, zeros too: '0.8120', '1992'."""
-    return f"{value:#.4g}".rstrip(".")
-
-
 def signed(share: float) -> str:
     """'+12 %', '−0.4 %'."""
     return f"{'+' if share >= 0 else '−'}{percent(abs(share))}"
 
 
-def interval(gain: dict[str, float]) -> str:
-    """'9–15 %'."""
-    digits = 0 if abs(100.0 * gain.get("gain", gain["high"])) >= 9.5 else 1
-    return f"{100.0 * gain['low']:.{digits}f}–{100.0 * gain['high']:.{digits}f} %"
+def interval(share: float, low: float, high: float) -> str:
+    """'9–15 %', with as many digits as the share between the two."""
+    digits = 0 if abs(100.0 * share) >= 9.5 else 1
+    return f"{100.0 * low:.{digits}f}–{100.0 * high:.{digits}f} %"
+
+
+def gain_interval(low: float, high: float) -> str:
+    """'(95 % interval of the gain: −1.0 % to +12 %)'."""
+    return f"(95 % interval of the gain: {signed(low)} to {signed(high)})"
 
 
 def count(value: int, word: str) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from ggmtl.inspection.levels import AVERAGE, is_simple, title_of
 from ggmtl.inspection.summary.coefficients import CONSTANT
 from ggmtl.inspection.summary.outcomes import outcome_lines
-from ggmtl.inspection.summary.phrases import count, figure, listing, number, one_line, percent, signed
-from ggmtl.inspection.summary.verdict import AVERAGE, LEVEL_NAMES, SIMPLE_LEVELS, blend_words, meaning_of
+from ggmtl.inspection.summary.phrases import count, gain_interval, listing, number, one_line, percent, signed
+from ggmtl.inspection.summary.verdict import blend_words, meaning_of
 
 # Among so many tasks, the one that gains most is worth a name.
 _MOST_NAMED = 200
@@ -23,25 +24,30 @@ _MOST_DESCRIPTORS = 6
 
 def describe(summary: dict[str, Any]) -> str:
     """The summary for people: a few lines of text."""
-    rows = "" if summary["n_rows"] is None else f", {count(round(summary['n_rows']), 'row')}"
-    tasks, features = count(summary["n_tasks"], "task"), count(summary["n_features"], "feature")
-    head = f"{summary['method']}: {tasks}{rows}, {features}"
-    lines = [
-        *filter(None, [cut_short(summary)]),
-        head,
-        summary["verdict"]["text"],
-        *filter(None, [describe_meaning(summary)]),
-        *filter(None, [describe_gain(summary), describe_blend(summary)]),
-        *_describe_errors(summary),
-    ]
-    lines += [
-        *outcome_lines(summary),
-        f"Graph: {describe_graph(summary)}.",
-        *sharing_lines(summary),
-        *note_lines(summary),
-        *task_line(summary),
-    ]
-    return "\n".join(lines)
+    lines = [f"{summary['method']}: {', '.join(sizes(summary))}", summary["verdict"]["text"], *details(summary)]
+    levels = measured_levels(summary)
+    if levels:
+        name, width = summary["measure"]["name"], max(len(level_title(level)) for level in levels) + 2
+        lines.append(f"{name[0].upper()}{name[1:]} on held-out rows:")
+        lines += [f"  {title:<{width}}{error}  {share}".rstrip() for title, error, share in map(level_cells, levels)]
+    return "\n".join([*filter(None, [cut_short(summary)]), *lines, *findings(summary)])
+
+
+def sizes(summary: dict[str, Any]) -> list[str]:
+    """'12 tasks', '180 rows' where that is known, and '4 features'."""
+    rows = [] if summary["n_rows"] is None else [count(round(summary["n_rows"]), "row")]
+    return [count(summary["n_tasks"], "task"), *rows, count(summary["n_features"], "feature")]
+
+
+def details(summary: dict[str, Any]) -> list[str]:
+    """What stands below the verdict: its meaning, the gain, and the shares of the levels."""
+    return [*filter(None, [describe_meaning(summary), describe_gain(summary), describe_blend(summary)])]
+
+
+def findings(summary: dict[str, Any]) -> list[str]:
+    """What stands below the errors of the levels: the graph, what is shared, and notes."""
+    lines = [*outcome_lines(summary), f"Graph: {describe_graph(summary)}."]
+    return [*lines, *sharing_lines(summary), *note_lines(summary), *task_line(summary)]
 
 
 def cut_short(summary: dict[str, Any]) -> str:
@@ -82,58 +88,37 @@ def describe_graph(summary: dict[str, Any]) -> str:
 
 
 def describe_gain(summary: dict[str, Any]) -> str:
-    """The chosen level beside the best other simple one, in a sentence; empty where that is not known."""
-    verdict = summary["verdict"]
+    """The gain with its interval, in a sentence; empty where it is not known, or where the verdict has it."""
+    verdict, error = summary["verdict"], summary["measure"]["short"]
     if verdict["kind"] == "unmeasured":
-        return "Whether they lower the error was not measured: that takes three folds or more."
+        if summary["error"] is None:
+            return f"No rows were held out, so it is not known whether the links lower the {error}."
+        return f"No level without links was fitted, so it is not known whether they lower the {error}."
     if "gain" not in verdict:
         return ""
-    error = summary["measure"]["short"]
-    against = LEVEL_NAMES[verdict["against"]]
-    if verdict["kind"] in ("shared", "independent") or (verdict["against"] == "unlinked" and verdict["low"] > 0):
+    is_clear = not verdict["low"] <= 0 <= verdict["high"]
+    if is_clear and verdict["kind"] in ("graph", "shared", "independent"):
         return ""
-    if verdict["kind"] in ("pooled", "tie", "links unclear") or verdict["against"] == "unlinked":
-        change = "lower" if verdict["gain"] >= 0 else "higher"
-        span = f"(95 % interval of the gain: {signed(verdict['low'])} to {signed(verdict['high'])})"
-        return f"The held-out {error} is {percent(abs(verdict['gain']))} {change} than that of {against} {span}."
-    if verdict["kind"] == "graph" and not verdict["low"] <= 0 <= verdict["high"]:
-        errors = {level["name"]: level["error"] for level in summary["path"]["levels"]}
-        return (
-            f"The best simpler model is {against}. Its held-out {error} is {figure(errors[verdict['against']])}; "
-            f"with the graph it is {figure(summary['error'])}. The interval is 95 %."
-        )
-    change = "below" if verdict["gain"] >= 0 else "above"
-    span = f"(95 % interval of the gain: {signed(verdict['low'])} to {signed(verdict['high'])})"
-    if verdict["kind"] == "graph":
-        subject, other = f"Its held-out {error}", f"that of the best simpler model, {against}"
-    else:
-        subject, other = f"The held-out {error} of {LEVEL_NAMES.get(verdict['kind'], 'the fit')}", f"that of {against}"
-    return f"{subject} is {percent(abs(verdict['gain']))} {change} {other} {span}."
+    change = f"{percent(abs(verdict['gain']))} {'lower' if verdict['gain'] >= 0 else 'higher'}"
+    against, span = title_of(verdict["against"]), gain_interval(verdict["low"], verdict["high"])
+    return f"The held-out {error} is {change} than that of {against} {span}."
 
 
-def _describe_errors(summary: dict[str, Any]) -> list[str]:
-    levels = [level for level in summary["path"]["levels"] if level.get("error") is not None]
-    if not levels:
-        return []
-    name = summary["measure"]["name"]
-    lines = [f"{name[0].upper()}{name[1:]} on held-out rows:"]
-    width = max(len(level_title(level)) for level in levels) + 2
-    for level in levels:
-        lines.append(f"  {level_title(level):<{width}}{error_text(level)}  {share_text(level)}".rstrip())
-    return lines
+def measured_levels(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """The levels whose held-out error is known."""
+    return [level for level in summary["path"]["levels"] if level.get("error") is not None]
 
 
-def share_text(level: dict[str, Any]) -> str:
-    """Which level is the model, or what share of it: '← the model', '76 %'."""
-    if level["chosen"]:
-        return "← the model"
-    return f"{100 * level['weight']:.0f} %" if level.get("weight") else ""
+def level_cells(level: dict[str, Any]) -> tuple[str, str, str]:
+    """Title, error ± standard error, and whether the level is the model ('← the model') or what share ('76 %')."""
+    share = f"{100 * level['weight']:.0f} %" if level.get("weight") else ""
+    return level_title(level), error_text(level), "← the model" if level["chosen"] else share
 
 
 def error_text(level: dict[str, Any]) -> str:
     """Error ± standard error, with two digits of the latter."""
     error, deviation = level["error"], level["standard_error"]
-    # Beside an error of which a billionth is rounding, a smaller deviation says nothing.
+    # Next to an error whose rounding is a billionth, a smaller deviation says nothing.
     if not deviation or deviation <= 1e-9 * abs(error):
         return number(error)
     digits = int(np.clip(1 - np.floor(np.log10(deviation)), 0, 12))
@@ -142,10 +127,9 @@ def error_text(level: dict[str, Any]) -> str:
 
 def level_title(level: dict[str, Any]) -> str:
     """'shared model + own deviations', 'linked tasks, 14 links'."""
-    if level["name"] in (*SIMPLE_LEVELS, AVERAGE):
-        return LEVEL_NAMES[level["name"]]
-    edges = count(level["n_edges"], "link") if level["n_edges"] else "no links"
-    return f"{LEVEL_NAMES.get(level['name'], level['name'])}, {edges}"
+    if is_simple(level["name"]) or level["name"] == AVERAGE:
+        return title_of(level["name"])
+    return f"{title_of(level['name'])}, {count(level['n_edges'], 'link') if level['n_edges'] else 'no links'}"
 
 
 def sharing_lines(summary: dict[str, Any]) -> list[str]:
@@ -176,7 +160,7 @@ def known_lines(summary: dict[str, Any]) -> list[str]:
     total = sum(part["share"] for part in parts)
     useful = [f"{part['name']} {percent(part['share'])}" for part in parts if part["share"] >= 0.01]
     if not useful:
-        return ["Task features explain nothing of the differences between tasks."]
+        return ["Task features explain less than 1 % of the differences between tasks."]
     lines = [f"Task features explain {percent(total)} of the differences between tasks: {listing(useful)}."]
     shares = dict(zip(summary["features"], known["by_coefficient"]))
     most, least = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
@@ -288,14 +272,11 @@ _ALONE = "#999999"
 
 def notebook_html(summary: dict[str, Any]) -> str:
     """Verdict, picture and errors of a summary."""
-    rows = "" if summary["n_rows"] is None else f" · {summary['n_rows']:,.0f} rows"
-    size = f"{count(summary['n_tasks'], 'task')}{rows} · {count(summary['n_features'], 'feature')}"
-    words = [describe_meaning(summary), describe_gain(summary), describe_blend(summary)]
-    words += [*outcome_lines(summary), f"Graph: {describe_graph(summary)}."]
-    paragraphs = "".join(f'<p style="margin:4px 0">{_safe(text)}</p>' for text in words if text)
+    words = [*details(summary), *outcome_lines(summary), f"Graph: {describe_graph(summary)}."]
+    paragraphs = "".join(f'<p style="margin:4px 0">{_safe(text)}</p>' for text in words)
     return (
         '<div style="max-width:72em">'
-        f'<p style="margin:4px 0;opacity:.7">{_safe(summary["method"])} · {size}</p>'
+        f'<p style="margin:4px 0;opacity:.7">{_safe(" · ".join([summary["method"], *sizes(summary)]))}</p>'
         f'<p style="margin:4px 0"><b>{_safe(summary["verdict"]["text"])}</b></p>{paragraphs}'
         '<div style="display:flex;flex-wrap:wrap;gap:24px;align-items:flex-start">'
         f"{_errors(summary)}{_picture(summary)}</div></div>"
@@ -307,14 +288,12 @@ def _safe(text: Any) -> str:
 
 
 def _errors(summary: dict[str, Any]) -> str:
-    levels = [level for level in summary["path"]["levels"] if level.get("error") is not None]
-    if not levels:
-        return ""
     lines = []
-    for level in levels:
+    for level in measured_levels(summary):
         style = ' style="font-weight:bold"' if level["chosen"] else ""
-        cells = (_safe(level_title(level)), error_text(level), share_text(level))
-        lines.append(f"<tr{style}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+        lines.append(f"<tr{style}>{''.join(f'<td>{_safe(cell)}</td>' for cell in level_cells(level))}</tr>")
+    if not lines:
+        return ""
     error = summary["measure"]["short"]
     head = f"<tr><th>level</th><th>held-out {error} ± s.e.</th><th>share</th></tr>"
     return f"<table><thead>{head}</thead><tbody>{''.join(lines)}</tbody></table>"
