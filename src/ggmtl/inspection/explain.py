@@ -19,7 +19,7 @@ from ggmtl.evidence.search_l1 import probability_of_sharing
 from ggmtl.fit.state import FittedState, state_of
 from ggmtl.inference.removal import EdgeEffect, EdgeRemovals
 from ggmtl.inference.uncertainty import hub_alone, noise_ratios, noise_variance
-from ggmtl.inspection.summary.phrases import one_line
+from ggmtl.inspection.summary.phrases import listing, one_line
 from ggmtl.losses.rowwise import LOSSES
 from ggmtl.runtime.journal import logger, verbose_logging
 from ggmtl.solve.system import edge_between
@@ -42,7 +42,7 @@ class FeatureAgreement:
     coefficients : tuple of two floats
         Of the two tasks, in the fitted model.
     difference, standard_error : float
-        Between the two without the edge, and its standard error: whether they agree without this link. From 300
+        Between the two without the edge, and its standard error: whether they differ without this link. From 300
         tasks on, the standard error comes from the tasks near the two and is right to a few tenths of a percent.
     moved : tuple of two floats
         By how much the edge moved each.
@@ -128,10 +128,11 @@ class EdgeExplanation:
     def describe(self) -> str:
         """The explanation in words."""
         a, b = self.tasks
-        agreeing = [item.feature for item in self.features if item.agrees]
-        apart = [item.feature for item in self.features if not item.agrees]
+        facts = f"weight {self.reported_weight:.2f}; strength {self.weight:.3g}"
+        if self.support is not None:
+            facts = f"{facts}; found in {100 * self.support:.0f} % of the folds"
         if self.linked and self.reported_weight > 0:
-            lines = [f"{a} and {b} are linked (weight {self.reported_weight:.2f}; strength {self.weight:.3g})."]
+            lines = [f"{a} and {b} are linked ({facts})."]
         elif self.linked:
             lines = [
                 f"{a} and {b} are linked so weakly (strength {self.weight:.3g}) that the graph does not show the link."
@@ -140,23 +141,22 @@ class EdgeExplanation:
             lines = [f"{a} and {b} are not linked."]
         else:
             lines = [f"{a} and {b} are not linked: the model has no links, only the shared model of all tasks."]
-        if self.linked and self.support is not None:
-            lines[0] = f"{lines[0][:-1]}, found in {100 * self.support:.0f} % of the folds."
         if self.linked:
             lines.append(self._effect())
-        if agreeing:
-            lines.append(f"{'Without the link they' if self.linked else 'They'} agree on {_listing(agreeing)}.")
-        if apart:
-            lines.append(f"They differ by more than two standard errors in {_listing(apart)}.")
+        near = listing([item.feature for item in self.features if item.agrees])
+        apart = listing([item.feature for item in self.features if not item.agrees])
+        parts = [f"at most two standard errors in {near}"] if near else []
+        parts += [f"more than two standard errors in {apart}"] if apart else []
+        lines.append(f"{'Without the link, they' if self.linked else 'They'} differ by {' and by '.join(parts)}.")
         if self.common_neighbours:
-            lines.append(f"Both are linked to {_listing(self.common_neighbours)}.")
+            lines.append(f"Both are linked to {listing(list(self.common_neighbours), 5)}.")
         return one_line(" ".join(lines))
 
     def _effect(self) -> str:
         change = (self.error_without - self.error) / self.error if self.error > 0 else 0.0
         where = "on held-out rows" if self.held_out else "on their own rows"
         if self.share < 1.0:
-            where = f"{where}, by the level of linked tasks ({100 * self.share:.0f} % of the model),"
+            where = f"{where}, in the level of linked tasks ({100 * self.share:.0f} % of the model),"
         if abs(change) < 5e-4:
             return f"Without the link their {self.measure} {where} would stay at {self.error:.4g}."
         verb = "rise" if change > 0 else "fall"
@@ -285,13 +285,6 @@ def _common_neighbours(model: GGMTLRegressor, i: int, j: int) -> tuple[Any, ...]
     first, second = (edges[(edges[:, 0] == task) | (edges[:, 1] == task)] for task in (i, j))
     both = np.setdiff1d(np.intersect1d(first, second), [i, j])
     return tuple(model.tasks_[both].tolist())
-
-
-def _listing(items: Any) -> str:
-    words = [str(item) for item in items]
-    if len(words) > 6:
-        words = [*words[:5], f"{len(words) - 5} more"]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def shared_features(model: Any) -> Any:

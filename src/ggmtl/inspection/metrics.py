@@ -69,7 +69,8 @@ def fuzzy_graph_scores(true: Any, learned: Any) -> GraphScores:
     GraphScores(accuracy=1.0, recall=1.0, precision=1.0, f1=1.0, average_precision=1.0)
     """
     true, learned = _matched(true, learned)
-    a, b = _weights_on_union(true, learned)
+    # On all pairs that are an edge of neither, T and XOR are 0.
+    _, (a, b) = weights_on_all(true.n_tasks, true, learned)
     both = float(_t_norm(a, b).sum())
     recall, precision = _ratio(both, a.sum()), _ratio(both, b.sum())
     return GraphScores(
@@ -184,14 +185,20 @@ def _average_precision(relevant: np.ndarray, score: np.ndarray, n_tasks: int) ->
     return float(np.sum(np.diff(found, prepend=0) / n_relevant * found / ranked))
 
 
-def _weights_on_union(true: TaskGraph, learned: TaskGraph) -> tuple[np.ndarray, np.ndarray]:
-    """Weights of both graphs on the edges of either; on all other pairs T and XOR are 0."""
-    keys = [graph.edges[:, 0] * graph.n_tasks + graph.edges[:, 1] for graph in (true, learned)]
-    union = np.union1d(*keys)
-    a, b = np.zeros(len(union)), np.zeros(len(union))
-    a[np.searchsorted(union, keys[0])] = true.weights
-    b[np.searchsorted(union, keys[1])] = learned.weights
-    return a, b
+def edges_of_all(n_tasks: int, *lists: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The edges that stand in any of some lists, in lexicographic order, and where those of each list are."""
+    keys = [np.sort(edges, axis=1) @ [n_tasks, 1] for edges in lists]
+    union = np.unique(np.concatenate(keys)).astype(np.int64)
+    return np.column_stack(np.divmod(union, n_tasks)), [np.searchsorted(union, own) for own in keys]
+
+
+def weights_on_all(n_tasks: int, *graphs: TaskGraph) -> tuple[np.ndarray, np.ndarray]:
+    """The edges of any of some graphs, and the weights of each graph on them, shape (graphs, edges)."""
+    edges, places = edges_of_all(n_tasks, *(graph.edges for graph in graphs))
+    weights = np.zeros((len(graphs), len(edges)))
+    for row, place, graph in zip(weights, places, graphs):
+        row[place] = graph.weights
+    return edges, weights
 
 
 def _matched(true: Any, learned: Any) -> tuple[TaskGraph, TaskGraph]:

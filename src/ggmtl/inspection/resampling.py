@@ -27,6 +27,7 @@ from ggmtl.fit.levels import candidate_models, hub_level
 from ggmtl.fit.state import outcome_of
 from ggmtl.graph.candidates import CandidateEdges, cross_fit
 from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.inspection.metrics import edges_of_all
 from ggmtl.losses.rowwise import LOSSES
 from ggmtl.runtime.kernels import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
@@ -122,14 +123,12 @@ def draw(blocks: Sequence[LeastSquares], random: np.random.Generator) -> np.ndar
 
 def weighted(blocks: Sequence[LeastSquares], weights: np.ndarray) -> LeastSquares:
     """Σ_b weight_b · block_b, weights of shape (blocks, n)."""
+
     first = blocks[0]
     total = [np.zeros_like(part) for part in (first.gram, first.moment, first.target_square, first.count)]
     for weight, block in zip(weights, blocks):
-        if weight.any():
-            total[0] += weight[:, None, None] * block.gram
-            total[1] += weight[:, None] * block.moment
-            total[2] += weight * block.target_square
-            total[3] += weight * block.count
+        for out, part in zip(total, (block.gram, block.moment, block.target_square, block.count)):
+            out += (part.T * weight).T
     return LeastSquares(total[0], total[1], total[2], total[3], first.noise)
 
 
@@ -157,29 +156,23 @@ def plan_of(model: Any, blocks: list[LeastSquares]) -> Plan:
     if model.criterion_ == "evidence":
         hub = hub_level(folded.total, settings)
         proposed = settings.candidates.propose(candidate_models(folded.total, settings, hub), model.tasks_)
-        edges, fixed = _with_edges(
-            proposed, [level.edges for level in model.state_.family.levels.values()], len(model.tasks_)
-        )
+        # Edges that a level of the fit has used are candidates, too.
+        used = (level.edges for level in model.state_.family.levels.values())
+        edges, (position, *_) = edges_of_all(len(model.tasks_), proposed.edges, *used)
+        fixed = np.zeros(len(edges), dtype=bool)
+        fixed[position] = proposed.fixed
         return replace(plan, start=replace(fit, edges=edges), fixed=fixed, hub=hub, place=_place(model))
     if not np.isfinite(fit.hub).all() or not (fit.coupling > 0).any():
         # No edge had a strength: there is none to relearn.
         return replace(plan, start=replace(fit, edges=fit.edges[:0], edge_values=fit.edge_values[:0]))
     models = [candidate_models(folded.training(k), settings) for k in folded.scored]
     proposed, masks = cross_fit(settings.candidates, models, model.tasks_)
-    start, position = _join(fit, proposed)
-    fixed = np.zeros(len(start.edges), dtype=bool)
-    fixed[position] = proposed.fixed
-    plan = replace(plan, start=start, fixed=fixed, masks=[_spread(mask, position, fixed) for mask in masks])
+    edges, (own, new) = edges_of_all(len(model.tasks_), fit.edges, proposed.edges)
+    values, fixed = np.zeros(len(edges)), np.zeros(len(edges), dtype=bool)
+    values[own], fixed[new] = fit.edge_values, proposed.fixed
+    plan = replace(plan, start=replace(fit, edges=edges, edge_values=values), fixed=fixed)
+    plan = replace(plan, masks=[_spread(mask, new, len(edges)) for mask in masks])
     return replace(plan, sparsity=_sparsity_at(plan, folded))
-
-
-def _with_edges(proposed: CandidateEdges, more: Sequence[np.ndarray], n_tasks: int) -> tuple[np.ndarray, np.ndarray]:
-    """The proposed edges and those that a level has used, and which of them must be there."""
-    own = proposed.edges @ [n_tasks, 1]
-    keys = np.unique(np.concatenate([own, *(np.sort(edges, axis=1) @ [n_tasks, 1] for edges in more)]).astype(np.int64))
-    fixed = np.zeros(len(keys), dtype=bool)
-    fixed[np.searchsorted(keys, own)] = proposed.fixed
-    return np.column_stack([keys // n_tasks, keys % n_tasks]), fixed
 
 
 def _place(model: GGMTLRegressor) -> int:
@@ -197,19 +190,8 @@ def _folds_of_blocks(model: GGMTLRegressor) -> tuple[np.ndarray, int]:
     return np.arange(_BLOCKS) % min(number, _BLOCKS), 0
 
 
-def _join(fit: GraphFit, proposed: CandidateEdges) -> tuple[GraphFit, np.ndarray]:
-    """The fit on its own and the proposed edges, and where the proposed ones are among them."""
-    size = int(max(fit.edges.max(initial=0), proposed.edges.max(initial=0))) + 1
-    own, new = np.sort(fit.edges, axis=1) @ [size, 1], proposed.edges @ [size, 1]
-    keys = np.union1d(own, new).astype(np.int64)
-    values = np.zeros(len(keys))
-    values[np.searchsorted(keys, own)] = fit.edge_values
-    edges = np.column_stack([keys // size, keys % size])
-    return replace(fit, edges=edges, edge_values=values), np.searchsorted(keys, new)
-
-
-def _spread(mask: np.ndarray | None, position: np.ndarray, fixed: np.ndarray) -> np.ndarray:
-    out = np.zeros(len(fixed), dtype=bool)
+def _spread(mask: np.ndarray | None, position: np.ndarray, n_edges: int) -> np.ndarray:
+    out = np.zeros(n_edges, dtype=bool)
     out[position] = True if mask is None else mask
     return out
 
@@ -260,11 +242,6 @@ def resample(plan: Plan, blocks: list[LeastSquares], weights: np.ndarray) -> Tas
     return reported_graph(fit, names, plan.settings.slopes)
 
 
-def _typical(fit: GraphFit, default: float) -> float:
-    present = fit.edge_values[fit.edge_values > 0]
-    return float(np.median(present)) if len(present) else default
-
-
 def _relearn_by_validation(plan: Plan, folded: FoldedLoss) -> np.ndarray:
     """Minimise F over e, strengths held."""
     parts = _hold_outs(plan, folded)
@@ -278,8 +255,9 @@ def _relearn_by_validation(plan: Plan, folded: FoldedLoss) -> np.ndarray:
         return outer.value / scale, outer.edges / scale
 
     box = Box(plan.fixed.astype(float), np.ones(len(plan.fixed)))
-    proposed = np.any(plan.masks, axis=0)
+    proposed, values = np.any(plan.masks, axis=0), plan.start.edge_values
+    typical = float(np.median(values[values > 0])) if values.any() else 0.5
     # The entropy's slope at zero is infinite, so that an edge at zero stays there: start inside instead.
-    start = np.where(proposed, np.maximum(plan.start.edge_values, 0.1 * _typical(plan.start, 0.5)), 0.0)
+    start = np.where(proposed, np.maximum(values, 0.1 * typical), 0.0)
     found = quasi_newton(objective, box.project(start), box, max_iter=_STEPS, tol=plan.settings.tol)
     return np.where(proposed, found.x, 0.0)

@@ -14,6 +14,7 @@ from ggmtl.errors import ParameterError
 from ggmtl.fit.held_out import as_they_come
 from ggmtl.fit.state import state_of
 from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.inspection.metrics import weights_on_all
 from ggmtl.inspection.resampling import blocks_of, blocks_of_outcome, draw, plan_of, resample
 from ggmtl.runtime.journal import logger, verbose_logging
 
@@ -83,17 +84,13 @@ class EdgeStability:
         """The result in words."""
         if not len(self.edges):
             return f"No edge was found in the fit nor in any of {self.n_resamples} resamples."
-        fitted = self.weight > 0
+        fitted, n = self.weight > 0, self.n_resamples
+        steady = self.frequency >= 0.8
         if not fitted.any():
-            often = int((self.frequency >= 0.8).sum())
-            return (
-                f"The model has no edges. Of those that {self.n_resamples} resamples proposed, "
-                f"{often or 'none'} {'recur' if often > 1 else 'recurs'} in at least 80 %."
-            )
-        steady = int((self.frequency[fitted] >= 0.8).sum())
+            return f"The model has no links. {steady.sum()} links were found in at least 80 % of {n} resamples."
         return (
-            f"{steady} of the {int(fitted.sum())} edges of the graph are found in at least 80 % of {self.n_resamples} "
-            f"resamples; {int((~fitted & (self.frequency >= 0.5)).sum())} other edges in at least half."
+            f"{(steady & fitted).sum()} of the {fitted.sum()} links of the graph were found in at least 80 % of {n} "
+            f"resamples; {(~fitted & (self.frequency >= 0.5)).sum()} other links in at least half."
         )
 
 
@@ -166,20 +163,11 @@ def _told(jobs: list[Any], n_jobs: int | None) -> list[TaskGraph]:
 
 
 def _collect(model: Any, found: Sequence[TaskGraph]) -> EdgeStability:
-    n = len(model.tasks_)
-    keys = np.unique(np.concatenate([graph.edges @ [n, 1] for graph in (model.graph_, *found)]))
-    weight, *others = (_weights_on(graph, keys, n) for graph in (model.graph_, *found))
-    weights = np.array(others)
+    edges, weights = weights_on_all(len(model.tasks_), model.graph_, *found)
+    weight, weights = weights[0], weights[1:]
     frequency = (weights > 0).mean(axis=0)
-    low, high = np.percentile(weights, _INTERVAL, axis=0) if len(keys) else (weight, weight)
+    low, high = np.percentile(weights, _INTERVAL, axis=0)
     order = np.lexsort((-weight, -frequency))
-    edges = np.column_stack([keys // n, keys % n])
     return EdgeStability(
         model.tasks_, edges[order], frequency[order], weight[order], low[order], high[order], len(found)
     )
-
-
-def _weights_on(graph: TaskGraph, keys: np.ndarray, n: int) -> np.ndarray:
-    out = np.zeros(len(keys))
-    out[np.searchsorted(keys, graph.edges @ [n, 1])] = graph.weights
-    return out
