@@ -258,7 +258,7 @@ def test_wrong_names_are_answered_without_traceback(folder, arguments, message):
 @pytest.fixture
 def unfitted(monkeypatch):
     """A fit that must not be reached."""
-    monkeypatch.setattr("ggmtl.cli.app._fitting", lambda *_: pytest.fail("the fit was started"))
+    monkeypatch.setattr("ggmtl.cli.terminal.fitting", lambda *_: pytest.fail("the fit was started"))
 
 
 @pytest.mark.parametrize(

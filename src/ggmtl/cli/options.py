@@ -1,74 +1,24 @@
 """Arguments and options that several commands share, and the values that some of them may have.
 
-Help texts must come at once: this module imports no arrays and no tables, and :class:`Later` loads modules when used.
+Help texts must come at once, so this module imports no arrays and no tables.
 """
 
 from __future__ import annotations
 
-import importlib
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 # The methods of a comparison; a test holds them equal to those of :mod:`ggmtl.cli.comparison`.
 METHODS = ("GGMTL", "BMSL", "CCMTL", "Hub", "Independent", "MSSL", "MTRL", "Pooled")
 
-
-class Which(StrEnum):
-    """The demonstrations."""
-
-    stations = "stations"
-    countries = "countries"
-    schools = "schools"
-
-
-class Decimal(StrEnum):
-    """The decimal mark of numbers such as 1,234."""
-
-    point = "point"
-    comma = "comma"
-
-
-class Effects(StrEnum):
-    """Form of the effects of numeric columns."""
-
-    linear = "linear"
-    smooth = "smooth"
-    auto = "auto"
-
-
-class Loss(StrEnum):
-    """What the target holds."""
-
-    squared = "squared"
-    binary = "binary"
-    poisson = "poisson"
-
-
-class Unseen(StrEnum):
-    """What to do with tasks that were not in the training data."""
-
-    error = "error"
-    hub = "hub"
-
-
-class Later:
-    """Stands for the module of this name; its attributes are those of the module.
-
-    Parameters
-    ----------
-    module : str
-        Full name.
-    """
-
-    def __init__(self, module: str):
-        self._module = module
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(self._module), name)
-
+Which = StrEnum("Which", ["stations", "countries", "schools"])
+Decimal = StrEnum("Decimal", ["point", "comma"])
+Effects = StrEnum("Effects", ["linear", "smooth", "auto"])
+Loss = StrEnum("Loss", ["squared", "binary", "poisson"])
+Unseen = StrEnum("Unseen", ["error", "hub"])
 
 Input = Annotated[Path, typer.Argument(help="CSV or Parquet file.", exists=True, dir_okay=False, readable=True)]
 Model = Annotated[Path, typer.Argument(help="File written by fit.", exists=True, dir_okay=False, readable=True)]
@@ -119,9 +69,7 @@ Exposure = Annotated[
     str | None,
     typer.Option(help="Column that counts are proportional to, such as time (--loss poisson)."),
 ]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything random, folds among it.", min=0)]
-
-
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random, the folds included.", min=0)]
 Mark = Annotated[
     Decimal | None,
     typer.Option("--decimal", help="Decimal mark of a CSV file, for numbers such as 1,234 that could have either."),

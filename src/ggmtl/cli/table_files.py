@@ -172,7 +172,7 @@ class TaskTable:
         if not absent:
             return None
         shown = ", ".join(map(repr, absent[:_MOST_SHOWN])) + (" …" if len(absent) > _MOST_SHOWN else "")
-        return f"{len(absent):,} of {len(self.features.task_names):,} tasks of the task table have no rows: {shown}"
+        return f"{len(absent):,} of {len(self.features.task_names):,} tasks of the task table have no rows: {shown}."
 
 
 def read_task_table(path: Path, task: str, reading: Reading = AS_SHOWN, wanted: list[str] | None = None) -> TaskTable:
@@ -185,7 +185,7 @@ def read_task_table(path: Path, task: str, reading: Reading = AS_SHOWN, wanted: 
         names = [name for name in chosen if _only_names(table[name])]
         chosen = [name for name in chosen if name not in names]
         notes = [
-            f"{name}: left out of the task table, because nearly every task has a text of its own" for name in names
+            f"{name}: left out of the task table, because nearly every task has a text of its own." for name in names
         ]
     if not chosen:
         raise InputError(f"{path} has no column that describes tasks, besides {task!r}.")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
 from typing import Any
 
+import pyarrow as pa
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -17,6 +20,7 @@ from rich.text import Text
 from ggmtl.cli.comparison import OWN, Comparison, Standing
 from ggmtl.cli.demo import Check
 from ggmtl.inspection.levels import title_of
+from ggmtl.inspection.summary.collect import summarize
 from ggmtl.inspection.summary.phrases import count, number, one_line
 from ggmtl.inspection.summary.words import (
     cut_short,
@@ -26,6 +30,7 @@ from ggmtl.inspection.summary.words import (
     measured_levels,
     sizes,
 )
+from ggmtl.report.page import write_report
 
 _QUIET = "dim"
 # Seconds until the first line of progress in a log, and between lines.
@@ -51,6 +56,21 @@ def complain(text: Any) -> None:
     """Print what went wrong on standard error."""
     message = Text("Error: ", style="bold red")
     console(error=True).print(message.append_text(plain(text)))
+
+
+def note(*texts: str) -> None:
+    """Print what a reader should know, one line each."""
+    for text in texts:
+        say(f"Note: {text}", _QUIET)
+
+
+@contextmanager
+def warnings_as_notes() -> Iterator[None]:
+    """Print the warnings of a block once it is done, each once."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    note(*dict.fromkeys(str(entry.message) for entry in caught if issubclass(entry.category, UserWarning)))
 
 
 @dataclass(frozen=True)
@@ -79,6 +99,13 @@ def working(what: str) -> Iterator[Step]:
             lambda text: progress.update(job, description=one_line(text)),
             lambda text: progress.console.print(plain(text, _QUIET)),
         )
+
+
+@contextmanager
+def fitting(frame: pa.Table, task: str) -> Iterator[None]:
+    """Show that a fit is in progress, and its warnings once it is done."""
+    with warnings_as_notes(), working(f"Fitting {count(len(frame[task].unique()), 'task')}"):
+        yield
 
 
 @contextmanager
@@ -112,6 +139,18 @@ def _method_title(name: str) -> str:
     """A method with what it is called elsewhere: 'Pooled (one model for all)'."""
     level = {"Pooled": "pooled", "Hub": "hub", "Independent": "independent"}.get(name)
     return f"{name} ({title_of(level)})" if level else name
+
+
+def show_model(model: Any) -> None:
+    """What a fitted model has found."""
+    show_summary(summarize(model))
+
+
+def write_page(model: Any, output: Path, title: str | None) -> None:
+    """Write the page about a model, and say where it is."""
+    with working("Writing the report"):
+        write_report(model, output, title)
+    say(f"Report: {output}", _QUIET)
 
 
 def show_summary(summary: dict[str, Any]) -> None:

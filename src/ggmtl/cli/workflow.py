@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 from ggmtl.cli.column_kinds import check_column, check_numbers, check_target, is_number
 from ggmtl.cli.csv_files import AS_SHOWN, CsvTable, Reading, read_cells
 from ggmtl.cli.encoding import Encoding
-from ggmtl.cli.options import Effects, Loss
+from ggmtl.cli.options import Decimal, Effects, Loss
 from ggmtl.cli.table_files import (
     TaskTable,
     check_columns,
@@ -27,7 +28,7 @@ from ggmtl.errors import InputError, ModelFileError
 from ggmtl.estimators.classifier import GGMTLClassifier
 from ggmtl.estimators.model_file import read_notes, write_model
 from ggmtl.estimators.regressor import GGMTLRegressor, load_model
-from ggmtl.inspection.summary.phrases import fingerprint_of
+from ggmtl.inspection.summary.phrases import count, fingerprint_of
 from ggmtl.runtime.files import write_csv
 
 _FACT = "command_line"
@@ -65,6 +66,10 @@ class Rows:
         """Task of each row."""
         return self.frame[self.task].to_numpy()
 
+    def notes(self) -> list[str]:
+        """How many rows were left out, and what was done to categories and dates."""
+        return [*_dropped(self.n_dropped), *(f"{text}." for text in self.encoding.notes())]
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -73,8 +78,8 @@ class Columns:
     Parameters
     ----------
     task, target : str
-    features : list of str, optional
-        All others by default.
+    features : list of str
+        All others where it is empty.
     exclude : list of str
         Not among those.
     categorical : list of str
@@ -87,7 +92,7 @@ class Columns:
 
     task: str
     target: str
-    features: list[str] | None = None
+    features: list[str] = field(default_factory=list)
     exclude: list[str] = field(default_factory=list)
     categorical: list[str] = field(default_factory=list)
     groups: str | None = None
@@ -102,7 +107,7 @@ class Columns:
 
     def chosen(self, table: pa.Table, path: Path) -> list[str]:
         """The features, once the names make sense together."""
-        named = self.features or []
+        named = self.features
         check_columns(table, [self.task, self.target, *named, *self.exclude, *self.categorical, *self.extra], path)
         if self.task == self.target:
             raise InputError(f"--task and --target must be different columns. Got {self.task!r} for both.")
@@ -121,6 +126,18 @@ class Columns:
         if unused:
             raise InputError(f"--categorical must name features. Got {unused[0]!r}, which is left out.")
         return chosen
+
+
+def split_names(names: str | None) -> list[str]:
+    """Names separated by commas; a name that has a comma stands in double quotes."""
+    parts = next(csv.reader([names or ""], skipinitialspace=True), [])
+    return [name.strip() for name in parts if name.strip()]
+
+
+def reading_of(decimal: Decimal | None, na_values: str | None) -> Reading:
+    """How cells are read, from options."""
+    missing = None if na_values is None else tuple(split_names(na_values))
+    return Reading(None if decimal is None else str(decimal), missing)
 
 
 def _refuse_parts(option: str, names: list[str], task: str, target: str) -> None:
@@ -142,7 +159,7 @@ def read_rows(path: Path, columns: Columns, drop_missing: bool = False, reading:
     n_tasks = len(table[task].unique())
     for name in chosen:
         if name not in columns.categorical:
-            check_column(table[name], name, named=name in (columns.features or []), n_tasks=n_tasks)
+            check_column(table[name], name, named=name in columns.features, n_tasks=n_tasks)
     extra = [name for name in dict.fromkeys(columns.extra) if name != task]
     used = table.select([task, target, *chosen, *extra])
     table, dropped = without_missing(used, drop_missing, "leave columns out with --exclude")
@@ -164,6 +181,36 @@ def _numbers(table: pa.Table, option: str, name: str | None) -> np.ndarray | Non
     return np.asarray(table[name].to_numpy(), dtype=float)
 
 
+@dataclass(frozen=True)
+class NewRows:
+    """Rows of a file to predict.
+
+    Parameters
+    ----------
+    source : CsvTable
+        All rows of the file.
+    kept : array of int
+        Positions of those that are predicted.
+    frame : pyarrow.Table
+        Task column and features of these.
+    exposure : array, optional
+        What their counts are proportional to.
+    """
+
+    source: CsvTable
+    kept: np.ndarray
+    frame: pa.Table
+    exposure: np.ndarray | None
+
+    def notes(self) -> list[str]:
+        """How many rows were left out."""
+        return _dropped(self.source.table.num_rows - len(self.kept))
+
+
+def _dropped(number: int) -> list[str]:
+    return [f"{count(number, 'row')} with missing values left out."] if number else []
+
+
 def read_new_rows(
     path: Path,
     model: GGMTLRegressor | GGMTLClassifier,
@@ -171,17 +218,16 @@ def read_new_rows(
     drop_missing: bool,
     reading: Reading = AS_SHOWN,
     exposure: str | None = None,
-) -> tuple[CsvTable, np.ndarray, pa.Table, np.ndarray | None]:
-    """The file's rows, the positions of those that are not dropped, these as features, and their exposure.
-
-    Where options do not say how cells are read, they are read as in training.
-    """
+) -> NewRows:
+    """Read what a model needs; where options do not say how cells are read, they are read as in training."""
     if reading.missing is None:
         reading = replace(reading, missing=encoding.missing)
-    source = read_table(path, str(model.task), reading, encoding.decimal)
+    task = str(model.task)
+    source = read_table(path, task, reading, encoding.decimal)
     table = source.table
-    used = [str(model.task), *encoding.source_columns, *([] if exposure is None else [exposure])]
-    used = list(dict.fromkeys(used))
+    used = [task, *encoding.source_columns]
+    if exposure is not None and exposure not in used:
+        used.append(exposure)
     check_columns(table, used, path)
     for name, form in encoding.columns:
         if form is None:
@@ -190,53 +236,45 @@ def read_new_rows(
     numbered = table.select(used).append_column("\0row", position)
     kept, _ = without_missing(numbered, drop_missing, "fill in the empty cells")
     time = _numbers(kept, "--exposure", exposure)
-    return source, kept["\0row"].to_numpy(), _frame(kept, str(model.task), encoding), time
+    return NewRows(source, kept["\0row"].to_numpy(), _frame(kept, task, encoding), time)
 
 
-def predicted(
-    model: GGMTLRegressor | GGMTLClassifier, frame: pa.Table, exposure: np.ndarray | None, known: TaskFeatures | None
-) -> np.ndarray:
-    """Predictions of rows; of classes, the probability of the second."""
-    if isinstance(model, GGMTLClassifier):
-        return model.predict_proba(frame)[:, 1]
-    return model.predict(frame, exposure=exposure, task_features=known)
-
-
-def intervals(
-    model: GGMTLRegressor | GGMTLClassifier,
-    frame: pa.Table,
-    coverage: float,
-    exposure: np.ndarray | None = None,
-    known: TaskFeatures | None = None,
+def predictions(
+    model: GGMTLRegressor | GGMTLClassifier, rows: NewRows, known: TaskFeatures | None, coverage: float | None
 ) -> dict[str, np.ndarray]:
-    """The columns `lower` and `upper`; of classes, for the probability of the second."""
-    options = {} if isinstance(model, GGMTLClassifier) else {"exposure": exposure, "task_features": known}
-    lower, upper = model.predict_interval(frame, coverage, **options).T
-    return {"lower": lower, "upper": upper}
+    """The column `prediction` (of classes: the probability of the second), and with a coverage `lower` and `upper`."""
+    if isinstance(model, GGMTLClassifier):
+        options, mean = {}, model.predict_proba(rows.frame)[:, 1]
+    else:
+        options = {"exposure": rows.exposure, "task_features": known}
+        mean = model.predict(rows.frame, **options)
+    if coverage is None:
+        return {"prediction": mean}
+    lower, upper = model.predict_interval(rows.frame, coverage, **options).T
+    return {"prediction": mean, "lower": lower, "upper": upper}
 
 
-def write_predictions(
-    path: Path, file: Path, source: CsvTable, kept: np.ndarray, columns: dict[str, np.ndarray]
-) -> None:
+def write_predictions(path: Path, file: Path, rows: NewRows, columns: dict[str, np.ndarray]) -> None:
     """The rows of a file that are kept, and the columns of their predictions.
 
     From CSV to CSV every cell is copied as it is, and predictions are written like the numbers of the file.
     """
-    table = source.table
+    source, table = rows.source, rows.source.table
     named = {_free_name(name, table.column_names): values for name, values in columns.items()}
     cells = None if is_parquet(path) or is_parquet(file) else read_cells(file, source.separator)
     if cells is None or len(cells) != table.num_rows + 1:
-        table = table.take(kept)
+        table = table.take(rows.kept)
         for name, values in named.items():
             table = table.append_column(name, pa.chunked_array([values]))
         write_table(table, path)
         return
     mark = "," if source.decimal == "comma" and source.separator != "," else "."
     numbers = zip(*(values.tolist() for values in named.values()))
-    rows = (
-        [*cells[k + 1], *(repr(value).replace(".", mark) for value in row)] for k, row in zip(kept.tolist(), numbers)
+    written = (
+        [*cells[k + 1], *(repr(value).replace(".", mark) for value in row)]
+        for k, row in zip(rows.kept.tolist(), numbers)
     )
-    write_csv(path, [[*cells[0], *named], *rows], source.separator)
+    write_csv(path, [[*cells[0], *named], *written], source.separator)
 
 
 def _free_name(name: str, taken: list[str]) -> str:
@@ -314,13 +352,13 @@ def check_options(
 ) -> None:
     """Refuse options that have no meaning for a loss, before anything is read."""
     if exposure is not None and loss is not Loss.poisson:
-        raise InputError(f"--exposure is for --loss poisson. Got --loss {loss.value} instead.")
+        raise InputError(f"--exposure is for --loss poisson. Got --loss {loss} instead.")
     if loss is Loss.squared:
         return
     if effects is not Effects.linear:
-        raise InputError(f"--effects is for --loss squared. Got --loss {loss.value} with --effects {effects.value}.")
+        raise InputError(f"--effects is for --loss squared. Got --loss {loss} with --effects {effects}.")
     if task_table is not None:
-        raise InputError(f"--task-table is for --loss squared. Got --loss {loss.value} instead.")
+        raise InputError(f"--task-table is for --loss squared. Got --loss {loss} instead.")
 
 
 def fit(
@@ -333,5 +371,5 @@ def fit(
         if len(classifier.classes_) > 2:
             raise InputError(f"--loss binary needs a target of two labels. Got {len(classifier.classes_)} instead.")
         return classifier
-    model = GGMTLRegressor(task=rows.task, loss=loss.value, effects=effects.value, random_state=seed)
+    model = GGMTLRegressor(task=rows.task, loss=str(loss), effects=str(effects), random_state=seed)
     return model.fit(rows.frame, rows.target, exposure=rows.exposure, task_features=known, **given)
