@@ -34,7 +34,7 @@ from ggmtl.data.curves import Curves
 from ggmtl.data.task_data import TaskData
 from ggmtl.datasets import split_rows
 from ggmtl.inspection import pooled_rmse, task_rmse
-from ggmtl.reproduce.methods import PEERS, ShellMethod
+from ggmtl.reproduce.peers import PEERS, ShellMethod
 
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / "build" / "panels.json"

@@ -6,7 +6,7 @@ because only the latter are comparable on a machine that is busy. Sides below fi
 their median counts; a side is stopped at ``--limit`` processor seconds (a single call into compiled code cannot be).
 
 - loops: ``Ridge()`` and ``RidgeCV()`` of scikit-learn per task, the rows sorted by task beforehand;
-- mixed models with independent random slopes for all features, as :mod:`ggmtl.reproduce.methods` calls them: gpboost,
+- mixed models with independent random slopes for all features, as :mod:`ggmtl.reproduce.peers` calls them: gpboost,
   mixedlm, and statsmodels, whose slopes are variance components there;
 - MTRL, MSSL and BMSL of this package with their defaults. They choose by cross-validation as our default does, BMSL
   samples. MSSL and BMSL run on School only;
@@ -54,13 +54,13 @@ from ggmtl.errors import GGMTLError
 from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.hub_strengths import HubStrength, learn_hub_by_feature, tune_strengths
 from ggmtl.graph.candidates import KNN
-from ggmtl.reproduce.methods import (
+from ggmtl.reproduce.peers import (
     GpBoost,
     MixedLm,
     StatsmodelsIntercept,
-    _independent_columns,
-    _with_constant,
+    independent_columns,
     peer_package,
+    with_constant,
 )
 from ggmtl.statistics.least_squares import LeastSquares
 
@@ -158,7 +158,7 @@ class StatsmodelsSlopes(StatsmodelsIntercept):
         api = peer_package("statsmodels.regression.mixed_linear_model")
         self._scale(train)
         frame, names = self._frame(train)
-        columns = _independent_columns(_with_constant(self._features(train)))
+        columns = independent_columns(with_constant(self._features(train)))
         fixed = " + ".join(names[column - 1] for column in columns if column)
         slopes = {name: f"0 + {name}" for name in names}
         model = api.MixedLM.from_formula(f"y ~ {fixed}", frame, groups="task", re_formula="1", vc_formula=slopes)

@@ -20,7 +20,6 @@ import pyarrow.parquet  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 import ggmtl  # noqa: E402
-from ggmtl.baselines import PooledRegressor  # noqa: E402
 from ggmtl.cli import terminal as output  # noqa: E402
 from ggmtl.cli.app import app  # noqa: E402
 from ggmtl.cli.comparison import compare, methods  # noqa: E402
@@ -444,7 +443,8 @@ def test_names_cannot_steer_the_terminal(folder):
 
 def test_comparison_uses_the_same_rows_for_every_method(folder):
     rows = read_rows(folder / "in.csv", SALES)
-    twice = compare(rows, {"GGMTL": PooledRegressor, "Pooled": PooledRegressor}, 3)
+    pooled = methods()["Pooled"]
+    twice = compare(rows, {"GGMTL": pooled, "Pooled": pooled}, 3)
     assert twice.standings[0].error == twice.standings[1].error
     assert "is not clear whether" in twice.verdict
 

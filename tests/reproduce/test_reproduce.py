@@ -16,17 +16,14 @@ from ggmtl.reproduce import Cell, CellCache, cells, compute_missing, pages, run
 from ggmtl.reproduce.cells import load_problem
 from ggmtl.reproduce.methods import (
     LABELS,
-    PEERS,
-    BoostedTrees,
     PaperGGMTL,
-    RidgePerTask,
     compute_cell,
     distance_weighted,
     independent_models,
     make_method,
-    peer_package,
 )
 from ggmtl.reproduce.pages import figure_row, format_entry, write_table
+from ggmtl.reproduce.peers import PEERS, BoostedTrees, RidgePerTask, peer_package
 from ggmtl.reproduce.plan import PROTOCOL_FREE, Section, make_table, published_number
 
 MAKERS = {"line": make_line, "tree": make_tree, "star": make_star}

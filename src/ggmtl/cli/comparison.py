@@ -5,15 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.model_selection import GridSearchCV
 
 from ggmtl import baselines
 from ggmtl.cli.workflow import Rows
@@ -24,13 +20,14 @@ from ggmtl.errors import GGMTLError, InputError, ParameterError, did_you_mean
 from ggmtl.estimators.classifier import GGMTLClassifier
 from ggmtl.estimators.regressor import GGMTLRegressor
 from ggmtl.fit.held_out import FoldErrors
-from ggmtl.inspection.summary.phrases import percent
+from ggmtl.inspection.levels import gain_over
+from ggmtl.inspection.summary.phrases import gain_interval, percent
 from ggmtl.losses.rowwise import LOSSES, SQUARED_ERROR, Measure, RowLoss
+from ggmtl.reproduce.peers import BoostedTrees, GpBoost, ShellMethod
 
 OWN = "GGMTL"
 # Probabilities and counts that a method predicts are no nearer to zero: a sure mistake must not cost everything.
 _LEAST_MEAN = 1e-10
-_QUANTILE = 1.96
 
 
 @dataclass(frozen=True)
@@ -64,24 +61,27 @@ class Comparison:
     measure: Measure = SQUARED_ERROR
 
 
-def methods(loss: str = "squared") -> dict[str, Callable[..., Any]]:
-    """Every method by its short name: for numbers, two labels ("logistic") or counts ("poisson")."""
-    if loss == "squared":
-        names = [name for name in baselines.__all__ if name.endswith("Regressor")]
-        found = {name.removesuffix("Regressor"): getattr(baselines, name) for name in names}
-        return {OWN: GGMTLRegressor, **found}
+def methods(loss: str = "squared") -> dict[str, Callable[[int | None], Any]]:
+    """Every method by its short name, to be called with a seed: for numbers, two labels or counts ("poisson")."""
     end = "Classifier" if loss == "logistic" else "Regressor"
-    kinds = {name: getattr(baselines, f"{name}{end}") for name in ("Hub", "Independent", "Pooled")}
-    known = {OWN: GGMTLClassifier if loss == "logistic" else GGMTLRegressor, **kinds}
+    names = [name for name in baselines.__all__ if name.endswith(end)]
     if loss == "poisson":
-        known = {name: partial(kind, loss=loss) for name, kind in known.items()}
-    known["Trees"] = partial(BoostedTrees, loss=loss)
-    if find_spec("gpboost") is not None:
-        known["GPBoost"] = partial(MixedModel, loss=loss)
-    return known
+        names = [f"{name}{end}" for name in ("Hub", "Independent", "Pooled")]
+    kinds: dict[str, Any] = {OWN: GGMTLClassifier if loss == "logistic" else GGMTLRegressor}
+    kinds |= {name.removesuffix(end): getattr(baselines, name) for name in names}
+    options = {"loss": loss} if loss == "poisson" else {}
+    found: dict[str, Callable[[int | None], Any]] = {
+        name: lambda seed, kind=kind: ShellMethod(kind(random_state=seed, **options), groups=True)
+        for name, kind in kinds.items()
+    }
+    if loss != "squared":
+        found["Trees"] = lambda seed: BoostedTrees(loss, seed)
+        if find_spec("gpboost") is not None:
+            found["GPBoost"] = lambda seed: GpBoost(loss, seed)
+    return found
 
 
-def choose_methods(names: list[str] | None, loss: str = "squared") -> dict[str, Callable[..., Any]]:
+def choose_methods(names: list[str], loss: str = "squared") -> dict[str, Callable[[int | None], Any]]:
     """The methods named, in any case; all of them by default."""
     known = methods(loss)
     if not names:
@@ -97,7 +97,7 @@ def choose_methods(names: list[str] | None, loss: str = "squared") -> dict[str, 
 
 def compare(
     rows: Rows,
-    chosen: dict[str, Callable[..., Any]],
+    chosen: dict[str, Callable[[int | None], Any]],
     n_folds: int,
     seed: int | None = None,
     loss: str = "squared",
@@ -149,6 +149,11 @@ class _Split:
     loss: RowLoss
     exposure: np.ndarray | None = None
 
+    def part(self, rows: np.ndarray) -> tuple[Any, ...]:
+        """Some rows, and their exposure where there is one."""
+        known = () if self.exposure is None else (self.exposure[rows],)
+        return self.data.take(rows), *known
+
     def losses(self, rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
         """Losses of some rows, for the means that are predicted for them."""
         if self.loss.name == "logistic":
@@ -179,28 +184,21 @@ def _scored(task: np.ndarray, folds: np.ndarray, n_folds: int) -> np.ndarray:
 
 
 def _standing(
-    name: str, method: Callable[..., Any], split: _Split, seed: int | None, progress: Callable[[int], Any]
+    name: str, method: Callable[[int | None], Any], split: _Split, seed: int | None, progress: Callable[[int], Any]
 ) -> tuple[Standing, np.ndarray | None]:
-    start, data = perf_counter(), split.data
-    losses = np.full(len(data), np.nan)
+    start, losses = perf_counter(), np.full(len(split.data), np.nan)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for k in range(split.n_folds):
-                train, test = data.take(split.folds != k), (split.folds == k) & split.scored
+                rest, test = split.folds != k, (split.folds == k) & split.scored
                 progress(k + 1)
                 if test.any():
-                    known = [{}, {}]
-                    if split.exposure is not None:
-                        known = [{"exposure": split.exposure[rows]} for rows in (split.folds != k, test)]
-                    options = {"sample_weight": train.sample_weight, "groups": train.groups, **known[0]}
-                    model = method(random_state=seed).fit(train.X, train.y, tasks=train.tasks, **options)
-                    if getattr(model, "status_", None) == "interrupted":
+                    fitted = method(seed).fit(*split.part(rest))
+                    if getattr(getattr(fitted, "estimator", None), "status_", None) == "interrupted":
                         # The fit has hidden Ctrl-C, which was meant for the comparison.
                         raise KeyboardInterrupt
-                    ask = model.predict_proba if split.loss.name == "logistic" else model.predict
-                    mean = ask(data.X[test], tasks=data.tasks[test], **known[1])
-                    losses[test] = split.losses(test, mean[:, 1] if mean.ndim == 2 else mean)
+                    losses[test] = split.losses(test, fitted.predict(*split.part(test)))
     except (GGMTLError, np.linalg.LinAlgError) as error:
         return Standing(name, np.nan, np.nan, perf_counter() - start, str(error)), None
     squared = split.per_task(losses)
@@ -218,109 +216,13 @@ def _verdict(squared: dict[str, np.ndarray], count: np.ndarray, measure: Measure
     ranked = sorted(squared, key=lambda name: float(squared[name].sum()))
     first = OWN if OWN in squared else ranked[0]
     names = [first, *(name for name in ranked if name != first)]
-    errors = FoldErrors(np.stack([squared[name] for name in names]), count)
-    mean, best = errors.mean(), 1
-    if not mean[best] > 0:
-        return f"{names[best]} makes no error at all on held-out rows."
-    excess, deviation = errors.excess(0)
-    shares = (excess[best] + _QUANTILE * deviation[best] * np.array([0.0, -1.0, 1.0])) / mean[best]
-    gain, low, high = measure.gain(1.0 - shares)
-    error = measure.short
-    span = f"(95 % interval of the gain: {_signed(low)} to {_signed(high)})"
-    if low > 0:
-        return f"{first} has the lowest {error}: {percent(gain)} below {names[best]}, the best of the others {span}."
-    if high < 0:
-        return f"{names[best]} has a lower {error} than {first}, which is {percent(-gain)} above {span}."
-    return f"It is not clear whether {first} or {names[best]}, the best of the others, predicts better {span}."
-
-
-def _signed(share: float) -> str:
-    return f"{'+' if share >= 0 else '−'}{percent(abs(share))}"
-
-
-# ---------------------------------------------------------------------- methods of other packages
-
-
-class BoostedTrees:
-    """scikit-learn's gradient boosting, with the task as a category; the size of the trees by cross-validation."""
-
-    # Above so many tasks scikit-learn takes no categories, and trees know nothing of the tasks.
-    _MOST_TASKS = 255
-
-    def __init__(self, loss: str, random_state: int | None = None):
-        self.loss, self.random_state = loss, random_state
-
-    def fit(self, X, y, tasks, sample_weight=None, groups=None, exposure=None):
-        """Learn from rows; `groups` are not used."""
-        self._tasks = np.unique(tasks)
-        number = X.shape[1] if len(self._tasks) <= self._MOST_TASKS else None
-        options = {
-            "categorical_features": None if number is None else [number],
-            "learning_rate": 0.05,
-            "max_iter": 150,
-            "random_state": self.random_state or 0,
-        }
-        weight = np.ones(len(y)) if sample_weight is None else sample_weight
-        if self.loss == "logistic":
-            trees: Any = HistGradientBoostingClassifier(**options)
-        else:
-            trees = HistGradientBoostingRegressor(loss="poisson", **options)
-            exposure = np.ones(len(y)) if exposure is None else exposure
-            y, weight = y / exposure, weight * exposure
-        search = GridSearchCV(trees, {"max_leaf_nodes": [4, 16]}, cv=3)
-        self._trees = search.fit(self._columns(X, tasks), y, sample_weight=weight / weight.mean())
-        return self
-
-    def predict_proba(self, X, tasks):
-        """Probability of both classes."""
-        return self._trees.predict_proba(self._columns(X, tasks))
-
-    def predict(self, X, tasks, exposure=None):
-        """Expected counts."""
-        return self._trees.predict(self._columns(X, tasks)) * (1.0 if exposure is None else exposure)
-
-    def _columns(self, X, tasks):
-        if len(self._tasks) > self._MOST_TASKS:
-            return X
-        return np.column_stack([X, np.searchsorted(self._tasks, tasks)])
-
-
-class MixedModel:
-    """gpboost's generalized linear mixed model, with random intercepts and slopes of the tasks."""
-
-    def __init__(self, loss: str, random_state: int | None = None):
-        self.loss, self.random_state = loss, random_state
-
-    def fit(self, X, y, tasks, sample_weight=None, groups=None, exposure=None):
-        """Learn from rows; `groups` are not used."""
-        if sample_weight is not None:
-            raise InputError("gpboost's mixed models take no weights.")
-        self._center, self._scale = X.mean(axis=0), np.where(X.std(axis=0) > 0, X.std(axis=0), 1.0)
-        columns = (X - self._center) / self._scale
-        self._model = import_module("gpboost").GPModel(
-            group_data=tasks,
-            group_rand_coef_data=columns,
-            ind_effect_group_rand_coef=[1] * X.shape[1],
-            likelihood="bernoulli_logit" if self.loss == "logistic" else "poisson",
-        )
-        fixed = np.column_stack([np.ones(len(y)), columns])
-        offset = None if exposure is None else np.log(exposure)
-        self._model.fit(y=y, X=fixed, offset=offset, params={"trace": False})
-        return self
-
-    def predict(self, X, tasks, exposure=None):
-        """Expected counts, or probabilities of the second class."""
-        columns = (X - self._center) / self._scale
-        known = {} if exposure is None else {"offset_pred": np.log(exposure)}
-        return self._model.predict(
-            group_data_pred=tasks,
-            group_rand_coef_data_pred=columns,
-            X_pred=np.column_stack([np.ones(len(X)), columns]),
-            predict_response=True,
-            **known,
-        )["mu"]
-
-    def predict_proba(self, X, tasks):
-        """Probability of both classes."""
-        second = self.predict(X, tasks)
-        return np.column_stack([1.0 - second, second])
+    errors = FoldErrors(np.stack([squared[name] for name in names]), count, measure=measure)
+    if not errors.mean()[1] > 0:
+        return f"{names[1]} makes no error at all on held-out rows."
+    gain, error = gain_over(errors, 0, 1), measure.short
+    span = gain_interval(gain.low, gain.high)
+    if gain.low > 0:
+        return f"{first} has the lowest {error}: {percent(gain.share)} below {names[1]}, the best of the others {span}."
+    if gain.high < 0:
+        return f"{names[1]} has a lower {error} than {first}, which is {percent(-gain.share)} above {span}."
+    return f"It is not clear whether {first} or {names[1]}, the best of the others, predicts better {span}."
