@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle  # noqa: E402
 from ggmtl import GGMTLRegressor, plot  # noqa: E402
 from ggmtl.baselines import HubRegressor  # noqa: E402
 from ggmtl.datasets import make_clusters  # noqa: E402
-from ggmtl.errors import InputError, InputTypeError, ParameterError  # noqa: E402
+from ggmtl.errors import InputError, InputTypeError  # noqa: E402
 from ggmtl.graph import TaskGraph  # noqa: E402
 from ggmtl.inspection import transfer_report  # noqa: E402
 from ggmtl.inspection.summary.collect import summarize  # noqa: E402
@@ -169,10 +169,9 @@ def test_cliques_of_any_size_have_places_apart(size):
     assert gaps.min() > 0.02 * gaps.max()
 
 
-@pytest.mark.parametrize("layout", ["stress", "spring"])
-def test_components_do_not_overlap_and_single_tasks_lie_below(layout):
+def test_components_do_not_overlap_and_single_tasks_lie_below():
     graph = cliques(4, 6, 7, bridges=False)
-    points = positions(graph, layout)
+    points = positions(graph)
     boxes = [(points[6 * k : 6 * k + 6].min(axis=0), points[6 * k : 6 * k + 6].max(axis=0)) for k in range(4)]
     for a in range(4):
         for b in range(a):
@@ -196,8 +195,6 @@ def test_points_given_are_used_and_wrong_ones_are_refused():
     assert np.array_equal(positions(graph, {"a": (0, 1), "b": (2, 3)}), given)
     with pytest.raises(InputError, match="'b'"):
         positions(graph, {"a": (0, 1)})
-    with pytest.raises(ParameterError, match="layout must be one of"):
-        positions(graph, "circle")
 
 
 def test_clusters_have_distinct_styles_until_markers_run_out_and_single_tasks_are_grey():
@@ -274,8 +271,6 @@ def test_path_marks_every_level_and_rings_the_chosen(rows):
 
 
 def test_path_takes_tables_and_rows_without_standard_errors(rows):
-    table = {key: [row[key] for row in rows] for key in rows[0]}
-    assert len(plot.path(table).lines[0].get_xydata()) == 3
     pandas = pytest.importorskip("pandas")
     assert len(plot.path(pandas.DataFrame(rows)).lines[0].get_xydata()) == 3
     plot.path([{**row, "standard_error": None} for row in rows])

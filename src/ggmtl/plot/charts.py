@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import narwhals.stable.v1 as nw
 import numpy as np
 
 from ggmtl.data.columns import feature_position, read_grid
+from ggmtl.data.frames import as_frame
 from ggmtl.errors import InputError, InputTypeError, require
 from ggmtl.fit.state import state_of
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inference.uncertainty import effect_of, own_range
 from ggmtl.inspection.summary.collect import summarize
+from ggmtl.inspection.summary.phrases import count
 from ggmtl.plot.style import (
     GAIN_COLOR,
     GREY,
@@ -22,7 +25,6 @@ from ggmtl.plot.style import (
     axes_of,
     cluster_styles,
     clusters_of,
-    count_text,
     graph_of,
     label_text,
 )
@@ -72,7 +74,7 @@ def path(model_or_rows: Any, ax: Any = None) -> Any:
     ----------
     model_or_rows : fitted model with a ``path_``, or its rows
         Mappings with the keys ``n_edges``, ``error``, ``standard_error`` (may be missing), ``chosen`` and the
-        level's own name, or a table with these columns.
+        level's own name, or a data frame with these columns.
     ax : matplotlib Axes, optional
         Where to draw; a new figure if missing.
 
@@ -113,8 +115,9 @@ def gain(model_or_tasks: Any, gain: Any = None, ax: Any = None) -> Any:
     Parameters
     ----------
     model_or_tasks : fitted model, result of ``transfer_report``, or task names
-        A model: by what share the held-out error is below that of the best simple model, as on its page. A
-        report: below that of separate models.
+        A model: by what share the held-out error is lower than that of separate models (of the best simple model
+        where the levels are not averaged), shrunk towards the gain of all tasks, as on its page. A report: lower than
+        that of separate models.
     gain : array of shape (n,), optional
         Gains of the named tasks.
     ax : matplotlib Axes, optional
@@ -142,20 +145,19 @@ def gain(model_or_tasks: Any, gain: Any = None, ax: Any = None) -> Any:
     ax = axes_of(ax, (6.4, max(2.4, 0.18 * len(values) + 1.0)) if few else (6.4, 4.0))
     colors = np.where(values >= 0, GAIN_COLOR, LOSS_COLOR)
     (_named_bars if few else _many_bars)(ax, names, values, colors)
-    ax.set_title(f"{(values > 0).sum():,} of {count_text(len(values), 'task')} gain", fontsize=10)
+    ax.set_title(f"{(values > 0).sum():,} of {count(len(values), 'task')} gain", fontsize=10)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
 def path_rows(table: Any) -> tuple[list[Mapping[str, Any]], str | None]:
     """Rows of a path as mappings, and the name of the column that holds the level."""
-    if hasattr(table, "to_dict") and hasattr(table, "columns"):
-        table = {str(name): list(table[name]) for name in table.columns}
-    if isinstance(table, Mapping):
-        table = [dict(zip(table, values)) for values in zip(*table.values())]
+    frame = as_frame(table, "path")
+    table = frame.rows(named=True) if isinstance(frame, nw.DataFrame) else table
     if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
         raise InputTypeError(
-            f"A path must be a list of mappings, a table, or a model with a path_. Got {type(table).__name__} instead."
+            "A path must be a list of mappings, a data frame, or a model with a path_. "
+            f"Got {type(table).__name__} instead."
         )
     missing = [key for key in ("n_edges", "error") if any(key not in row for row in table)]
     if missing or not table:
@@ -178,8 +180,8 @@ def _gains(model: Any) -> tuple[np.ndarray, np.ndarray]:
     known = np.isfinite(values)
     if not known.any():
         raise InputError(
-            "The model has no errors on held-out rows to take gains from. Fit it with validation=5, or give names and "
-            "gains."
+            "The model has no errors on held-out rows, so gains are not known. Fit it with validation=5, or give names "
+            "and gains."
         )
     return names[known], values[known]
 
@@ -374,6 +376,6 @@ def effect(model: Any, feature: str | int, grid: Any = None, ax: Any = None) -> 
     ax.axhline(0.0, color="0.8", linewidth=0.8, zorder=0)
     ax.set_xlabel(label_text(state.feature_names[position]))
     ax.set_ylabel("effect, in units of the target")
-    ax.set_title(count_text(n, "task") + ("" if len(shown) == n else f", {len(shown):,} shown"), fontsize=10)
+    ax.set_title(count(n, "task") + ("" if len(shown) == n else f", {len(shown):,} shown"), fontsize=10)
     ax.legend(frameon=False, fontsize=8)
     return ax

@@ -12,21 +12,10 @@ from typing import Any
 import numpy as np
 
 from ggmtl.errors import InputError
-from ggmtl.plot.network import given_points, label_order
-from ggmtl.plot.style import (
-    axes_of,
-    cluster_styles,
-    clusters_of,
-    draw_edges,
-    graph_of,
-    headline,
-    label_text,
-    place_labels,
-    room,
-    scatter_tasks,
-)
+from ggmtl.plot.network import draw_tasks, given_points
+from ggmtl.plot.style import axes_of, clusters_of, graph_of
 
-# Degrees: on a smaller map the lines, which are thinned, would be beside the coast that they show.
+# Degrees: on a smaller map the thinned lines would not lie on the coast that they show.
 _FINEST = 1.5
 
 
@@ -66,13 +55,7 @@ def map(model_or_graph: Any, coordinates: Any, ax: Any = None, clusters: Any = N
     _frame(ax, points)
     for line in outlines_within(*np.transpose([ax.get_xlim(), ax.get_ylim()])) if outlines else ():
         ax.plot(*line.T, color="0.72", linewidth=0.6, zorder=0.5, scalex=False, scaley=False)
-    area = room(ax, points, 3.0, 8.0) ** 2
-    draw_edges(ax, points, tasks.edges, tasks.weights, None, 2.0 if tasks.n_tasks <= 100 else 1.0)
-    styles = cluster_styles(clusters)
-    scatter_tasks(ax, points, [styles[number] for number in clusters], area)
-    ax.set_title(headline(tasks, clusters), fontsize=10)
-    texts = [(i, label_text(tasks.task_names[i])) for i in label_order(tasks, clusters)]
-    place_labels(ax, points, texts, np.sqrt(area) / 2, 7)
+    draw_tasks(ax, tasks, clusters, points, (3.0, 8.0), 2.0 if tasks.n_tasks <= 100 else 1.0, 7)
     return ax
 
 

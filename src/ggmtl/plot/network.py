@@ -9,7 +9,7 @@ from scipy import linalg, sparse
 from scipy.sparse.csgraph import shortest_path
 from scipy.spatial.distance import cdist
 
-from ggmtl.errors import InputError, check_choice, require
+from ggmtl.errors import InputError
 from ggmtl.graph.markov import by_size
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.plot.charts import adjacency_cells, frame_clusters, label_rows, matrix_height
@@ -41,14 +41,11 @@ def positions(graph: TaskGraph, layout: Any = None) -> np.ndarray:
     ----------
     graph : TaskGraph
         Edges of weight zero do not attract.
-    layout : {"stress", "spring"}, mapping or array of shape (n, 2), optional
-        A method for the components, or the points themselves; a mapping goes from task names to points.
+    layout : mapping or array of shape (n, 2), optional
+        The points themselves; a mapping goes from task names to points. By default components are placed one by one
+        and packed.
     """
-    if layout is None or isinstance(layout, str):
-        if layout is not None:
-            check_choice("layout", layout, ("stress", "spring"))
-        return _pack(graph.threshold(0.0), layout)
-    return given_points(graph, layout, "layout")
+    return _pack(graph.threshold(0.0)) if layout is None else given_points(graph, layout, "layout")
 
 
 def given_points(graph: TaskGraph, given: Any, parameter: str) -> np.ndarray:
@@ -68,13 +65,13 @@ def given_points(graph: TaskGraph, given: Any, parameter: str) -> np.ndarray:
     return points
 
 
-def _pack(graph: TaskGraph, layout: str | None) -> np.ndarray:
+def _pack(graph: TaskGraph) -> np.ndarray:
     """Components as boxes on shelves, largest first; single tasks in rows below."""
     component = graph.components()
     sizes = np.bincount(component, minlength=1)
     order = np.lexsort((np.arange(len(sizes)), -sizes))
     groups = [np.flatnonzero(component == number) for number in order if sizes[number] > 1]
-    boxes = [_component(graph, members, layout) for members in groups]
+    boxes = [_component(graph, members) for members in groups]
     corners, width, depth = _shelves([box.max(axis=0) for box in boxes])
     points = np.zeros((graph.n_tasks, 2))
     for members, box, corner in zip(groups, boxes, corners):
@@ -84,21 +81,10 @@ def _pack(graph: TaskGraph, layout: str | None) -> np.ndarray:
     return points
 
 
-def _component(graph: TaskGraph, members: np.ndarray, layout: str | None) -> np.ndarray:
+def _component(graph: TaskGraph, members: np.ndarray) -> np.ndarray:
     """Points of one component: its longest direction lies flat, the corner is at (0, 0)."""
     inside = graph.adjacency()[members][:, members].tocoo()
-    points = _spring(inside) if layout == "spring" else _stress(inside)
-    return _flatten(points, inside)
-
-
-def _spring(inside: Any) -> np.ndarray:
-    networkx = require("networkx", "plot", "The spring layout")
-    drawing = networkx.Graph()
-    drawing.add_nodes_from(range(inside.shape[0]))
-    share = np.sqrt(inside.data / inside.data.max())
-    drawing.add_weighted_edges_from(zip(inside.row.tolist(), inside.col.tolist(), share.tolist()))
-    found = networkx.spring_layout(drawing, seed=0, iterations=200)
-    return np.array([found[node] for node in range(inside.shape[0])])
+    return _flatten(_stress(inside), inside)
 
 
 def _stress(inside: Any) -> np.ndarray:
@@ -194,8 +180,8 @@ def graph(model_or_graph: Any, ax: Any = None, clusters: Any = None, confidence:
         Cluster of each task; the Markov clusters if missing.
     confidence : array of shape (m,), optional
         In [0, 1], one for each edge: doubtful edges are drawn faintly.
-    layout : {"stress", "spring"}, mapping or array of shape (n, 2), optional
-        How to place the tasks, or where; components are placed one by one and packed.
+    layout : mapping or array of shape (n, 2), optional
+        Where to place the tasks. By default components are placed one by one and packed.
 
     Returns
     -------
@@ -212,10 +198,12 @@ def graph(model_or_graph: Any, ax: Any = None, clusters: Any = None, confidence:
     clusters = clusters_of(tasks, clusters)
     confidence = _check_confidence(tasks, confidence)
     ax = axes_of(ax)
-    if tasks.n_tasks > MAX_TASKS and not _has_points(layout):
-        draw_clusters(ax, tasks, clusters, layout)
-    else:
-        _draw_tasks(ax, tasks, clusters, confidence, positions(tasks, layout))
+    if tasks.n_tasks > MAX_TASKS and layout is None:
+        draw_clusters(ax, tasks, clusters)
+        return ax
+    points, n = positions(tasks, layout), tasks.n_tasks
+    prepare(ax, points)
+    draw_tasks(ax, tasks, clusters, points, (3.5, 12.0), 3.0 if n <= 100 else 0.8, 9 if n <= 20 else 7, confidence)
     return ax
 
 
@@ -248,7 +236,7 @@ def adjacency(model_or_graph: Any, ax: Any = None, clusters: Any = None) -> Any:
     if tasks.n_edges:
         ax.figure.colorbar(image, ax=ax, label="weight", shrink=0.8)
     else:
-        ax.text(0.5, 0.5, "no links", transform=ax.transAxes, ha="center", va="center", color="0.4", fontsize=12)
+        say_empty(ax)
     return ax
 
 
@@ -263,20 +251,24 @@ def _check_confidence(tasks: TaskGraph, confidence: Any) -> np.ndarray | None:
     return confidence
 
 
-def _has_points(layout: Any) -> bool:
-    return layout is not None and not isinstance(layout, str)
-
-
-def _draw_tasks(ax, tasks: TaskGraph, clusters, confidence, points) -> None:
-    n = tasks.n_tasks
-    prepare(ax, points)
-    area = room(ax, points, 3.5, 12.0) ** 2
-    draw_edges(ax, points, tasks.edges, tasks.weights, confidence, 3.0 if n <= 100 else 0.8)
+def draw_tasks(
+    ax: Any,
+    tasks: TaskGraph,
+    clusters: np.ndarray,
+    points: np.ndarray,
+    sizes: tuple[float, float],
+    width: float,
+    fontsize: float,
+    confidence: np.ndarray | None = None,
+) -> None:
+    """Draw tasks at their points with their edges and labels; marks have a diameter within `sizes`."""
+    area = room(ax, points, *sizes) ** 2
+    draw_edges(ax, points, tasks.edges, tasks.weights, confidence, width)
     styles = cluster_styles(clusters)
     scatter_tasks(ax, points, [styles[number] for number in clusters], area)
     ax.set_title(headline(tasks, clusters), fontsize=10)
     texts = [(i, label_text(tasks.task_names[i])) for i in label_order(tasks, clusters)]
-    place_labels(ax, points, texts, np.sqrt(area) / 2, 9 if n <= 20 else 7)
+    place_labels(ax, points, texts, np.sqrt(area) / 2, fontsize)
 
 
 def label_order(tasks: TaskGraph, clusters: np.ndarray) -> list[int]:
@@ -293,7 +285,7 @@ _MAX_CLUSTERS = 60
 _DARK = (OKABE_ITO[0], OKABE_ITO[2], OKABE_ITO[5])
 
 
-def draw_clusters(ax: Any, tasks: TaskGraph, clusters: np.ndarray, layout: str | None) -> None:
+def draw_clusters(ax: Any, tasks: TaskGraph, clusters: np.ndarray) -> None:
     """Draw clusters as discs with their numbers of members, and the heaviest links between them.
 
     Tasks alone, the smallest clusters and light links are only counted.
@@ -309,7 +301,7 @@ def draw_clusters(ax: Any, tasks: TaskGraph, clusters: np.ndarray, layout: str |
         return
     links = between(tasks, clusters, shown)
     heavy = heaviest_links(links)
-    points = positions(heavy, layout)
+    points = positions(heavy)
     prepare(ax, points)
     diameter = room(ax, points, 17.0, 34.0) * np.sqrt(sizes[:shown] / sizes.max())
     draw_edges(ax, points, heavy.edges, heavy.weights, None, 4.0)

@@ -11,6 +11,7 @@ from scipy.spatial import cKDTree
 
 from ggmtl.errors import InputError, InputTypeError, require
 from ggmtl.graph.task_graph import TaskGraph
+from ggmtl.inspection.summary.phrases import count
 
 # Okabe and Ito (2008), distinguishable with every common colour blindness; black is left for text.
 OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
@@ -72,20 +73,13 @@ def label_text(name: Any, length: int = _LABEL_LENGTH) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def count_text(number: int, word: str) -> str:
-    """'1 task', '2 tasks'."""
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
-
-
 def headline(tasks: TaskGraph, clusters: np.ndarray) -> str:
     """Number of tasks, links, clusters and tasks alone, in words."""
-    sizes = np.bincount(clusters)
-    parts = [
-        count_text(tasks.n_tasks, "task"),
-        count_text(tasks.n_edges, "link") if tasks.n_edges else "no links",
-    ]
+    links = count(tasks.n_edges, "link") if tasks.n_edges else "no links"
+    parts = [count(tasks.n_tasks, "task"), links]
     if tasks.n_edges:
-        parts.append(count_text(int((sizes > 1).sum()), "cluster"))
+        sizes = np.bincount(clusters)
+        parts.append(count(int((sizes > 1).sum()), "cluster"))
         alone = int((sizes == 1).sum())
         parts += [f"{alone:,} alone"] if alone else []
     return ", ".join(parts)
