@@ -19,7 +19,6 @@ from ggmtl.inspection.levels import title_of
 from ggmtl.inspection.summary.collect import summarize
 from ggmtl.inspection.summary.words import explained_rows, level_title
 from ggmtl.report import render_report, write_report
-from ggmtl.report.page import script_json
 from ggmtl.report.payload import graphs_of, page_data
 from ggmtl.report.placing import place_tasks
 
@@ -83,10 +82,12 @@ def test_names_survive_as_text(page):
     assert "<b>size</b>" in stored["features"]
 
 
-def test_script_json_is_the_same_data():
-    value = {"a": ["<", ">", "&", "\u2028\u2029", "é", 1.5, None]}
-    assert json.loads(script_json(value)) == value
-    assert not set("<>&\u2028\u2029") & set(script_json(value))
+def test_data_of_the_page_are_those_of_the_summary(model):
+    summary = summarize(model)
+    summary["tasks"][0]["label"] = "<script>&'\u2028é"
+    text = render_report(summary)
+    stored = json.loads(text.split('id="data">')[1].split("</script>")[0])
+    assert stored == json.loads(json.dumps(page_data(summary)))
 
 
 def test_page_is_written_whole_or_not_at_all(model, tmp_path):

@@ -1,8 +1,7 @@
-"""Summary → page. Names are untrusted: JSON that cannot end its script, and set as text only."""
+"""Summary → page. Names are untrusted: the template escapes them, and the script sets them as text only."""
 
 from __future__ import annotations
 
-import json
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,6 @@ from ggmtl.inspection.summary.words import (
 from ggmtl.report.payload import own_words, page_data
 from ggmtl.runtime.files import write_whole
 
-# Escapes that JSON reads back and HTML cannot mistake for markup; the last two end a line in old scripts.
-_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 # The parts of the script share one scope, in this order.
 _SCRIPTS = (
     "tools",
@@ -91,11 +88,12 @@ def render_report(summary: dict[str, Any], title: str | None = None) -> str:
     jinja2 = require("jinja2", "report", "The report")
     folder = files("ggmtl.report")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     template = environment.from_string((folder / "page.html.jinja").read_text(encoding="utf-8"))
     markup = require("markupsafe", "report", "The report").Markup
+    tasks = summary["n_tasks"]
     return template.render(
-        title=title
-        or (f"Which of the {summary['n_tasks']:,} tasks are alike" if summary["n_tasks"] > 1 else "One task"),
+        title=title or (f"Which of the {tasks:,} tasks are alike" if tasks > 1 else "One task"),
         summary=summary,
         verdict=_unbroken(summary["verdict"]["text"]),
         cut_short=cut_short(summary),
@@ -111,16 +109,8 @@ def render_report(summary: dict[str, Any], title: str | None = None) -> str:
         outcome=_outcome(summary["outcome"]),
         style=markup((folder / "page.css").read_text(encoding="utf-8")),
         script=markup(_script()),
-        data=markup(script_json(page_data(summary))),
+        data=page_data(summary),
     )
-
-
-def script_json(value: Any) -> str:
-    """JSON that is safe inside a script element."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for letter, escape in _ESCAPES.items():
-        text = text.replace(letter, escape)
-    return text
 
 
 def _unbroken(text: str) -> str:
