@@ -1,7 +1,8 @@
 """The paper's tables and figures, computed: ``run("table1", quick=True)`` writes ``results/quick/table1.md``.
 
 In: names of tables. Out: Markdown pages with the paper's numbers next to ours. ``plan`` (which cells make a table),
-``cells`` (rows and kept results), ``methods`` (the paper's, this package's and those of other packages), ``pages``.
+``cells`` (rows and kept results), ``methods`` (the paper's and this package's), ``peers`` (those of other packages),
+``pages``.
 """
 
 from __future__ import annotations

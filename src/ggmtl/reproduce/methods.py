@@ -119,33 +119,38 @@ def _outer_loss_per_edge(model: GGMTLRegressor) -> float:
     return float(model.history_[-1]) / max(len(model.edges_), 1)
 
 
+_PENALTIES = {"ggmtl_squared": "squared_l2", "ggmtl_l2": "l2"}
+_ESTIMATORS: dict[str, Callable[..., Any]] = {
+    "ggmtl": GGMTLRegressor,
+    "independent": baselines.IndependentRegressor,
+    "pooled": baselines.PooledRegressor,
+    "hub": baselines.HubRegressor,
+    "ccmtl": baselines.CCMTLRegressor,
+    "mtrl": baselines.MTRLRegressor,
+    "mssl": baselines.MSSLRegressor,
+    "bmsl": baselines.BMSLRegressor,
+}
+
+
 def make_method(cell: Cell) -> Any:
     """The method of a cell, with ``fit(train)`` and ``predict(test)``."""
     if cell.method in PEERS:
         return PEERS[cell.method]()
     groups = keeps_groups(cell.problem)
-    bare = {"fit_intercept": False, "standardize": False} if is_published(cell.problem) else {}
-    if cell.method in ("ggmtl_squared", "ggmtl_l2"):
-        squared = cell.method == "ggmtl_squared"
+    options: dict[str, Any] = {"random_state": cell.seed}
+    if is_published(cell.problem):
+        options |= {"fit_intercept": False, "standardize": False}
+    if cell.method in _PENALTIES:
         # Each step with the unsquared penalty is a sequence of solves: several times the cost of a squared one.
-        small = cell.quick or not squared
+        small = cell.quick or cell.method == "ggmtl_l2"
         couplings, entropies = (QUICK_COUPLING_GRID, QUICK_ENTROPY_GRID) if small else (COUPLING_GRID, ENTROPY_GRID)
-        options = {"max_iter": 30 if small else 60, "tol": 1e-4, "random_state": cell.seed, **bare}
-        return PaperGGMTL("squared_l2" if squared else "l2", couplings, entropies, groups, **options)
-    validation = HOLD_OUT if cell.protocol == "paper" else FOLDS
-    options = {"validation": validation, "random_state": cell.seed, **bare}
-    return ShellMethod(_estimator(cell)(**options), groups)
-
-
-def _estimator(cell: Cell) -> Callable[..., Any]:
-    if cell.method == "ggmtl":
-        # The default's folds are its own: it chooses by evidence, and hold-outs serve its error estimate.
-        return lambda validation, **options: GGMTLRegressor(validation=FOLDS, **options)
-    if cell.method == "bmsl":
-        draws = {"n_warmup": 50, "n_samples": 50} if cell.quick else {}
-        return lambda **options: baselines.BMSLRegressor(**draws, **options)
-    name = cell.method.upper() if cell.method in ("ccmtl", "mtrl", "mssl") else cell.method.capitalize()
-    return getattr(baselines, f"{name}Regressor")
+        options |= {"max_iter": 30 if small else 60, "tol": 1e-4}
+        return PaperGGMTL(_PENALTIES[cell.method], couplings, entropies, groups, **options)
+    # The default's folds are its own: it chooses by evidence, and hold-outs serve its error estimate.
+    options["validation"] = HOLD_OUT if cell.protocol == "paper" and cell.method != "ggmtl" else FOLDS
+    if cell.method == "bmsl" and cell.quick:
+        options |= {"n_warmup": 50, "n_samples": 50}
+    return ShellMethod(_ESTIMATORS[cell.method](**options), groups)
 
 
 def compute_cell(cell: Cell) -> dict[str, Any]:

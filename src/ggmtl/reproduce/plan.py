@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ggmtl.reproduce.cells import GIVEN_SPLIT, Cell
 
@@ -37,6 +37,10 @@ class Section:
         What a reader must know, in a sentence or two.
     slow : tuple of str
         Methods that get fewer runs.
+    quick_problems : tuple of str, optional
+        Those of a quick run; by default the same. A block without any is left out.
+    not_quick : tuple of str
+        Methods that are too slow for a quick run.
     """
 
     title: str
@@ -46,6 +50,14 @@ class Section:
     measures: tuple[str, ...] = ("rmse",)
     note: str = ""
     slow: tuple[str, ...] = ()
+    quick_problems: tuple[str, ...] | None = None
+    not_quick: tuple[str, ...] = ()
+
+    def in_quick_form(self) -> Section:
+        """The block with fewer problems and methods."""
+        methods = tuple(m for m in self.methods if m in QUICK_METHODS and m not in self.not_quick)
+        problems = self.problems if self.quick_problems is None else self.quick_problems
+        return replace(self, problems=problems, methods=methods)
 
     def runs(self, problem: str, method: str, quick: bool) -> int:
         """Number of runs of a method."""
@@ -67,36 +79,52 @@ class Section:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the paper: its name, title, introduction and blocks."""
+    """A table of the paper: its name, title, introduction (with a sentence for quick runs) and blocks."""
 
     name: str
     title: str
     introduction: str
     sections: tuple[Section, ...]
+    quick_words: str = ""
 
     def cells(self, quick: bool) -> list[Cell]:
         """The cells of all blocks."""
         return [cell for section in self.sections for cell in section.all_cells(quick)]
 
 
-SYNTHETIC_MEASURES = ("rmse", "accuracy", "recall", "precision", "f1")
-
-
 def make_table(name: str, quick: bool) -> Table:
     """The plan of ``"table1"`` … ``"table4"``."""
-    return {"table1": _table1, "table2": _table2, "table3": _table3, "table4": _table4}[name](quick)
+    table = next(table for table in TABLES if table.name == name)
+    if not quick:
+        return table
+    sections = tuple(section.in_quick_form() for section in table.sections if section.quick_problems != ())
+    introduction = f"{table.introduction} {table.quick_words}".rstrip()
+    return replace(table, sections=sections, introduction=introduction)
 
 
-def _honest_methods(quick: bool) -> tuple[str, ...]:
-    return QUICK_METHODS if quick else ALL_METHODS
+def _without(methods: tuple[str, ...], *left_out: str) -> tuple[str, ...]:
+    return tuple(method for method in methods if method not in left_out)
 
 
-def _paper_methods(quick: bool) -> tuple[str, ...]:
-    return tuple(m for m in PAPER_METHODS if not quick or m in QUICK_METHODS)
+def _parkinson(shares: tuple[float, ...], words: str) -> tuple[str, ...]:
+    return tuple(f"parkinson r={share}{words}" for share in shares)
 
 
-def _table1(quick: bool) -> Table:
-    return Table(
+SYNTHETIC_MEASURES = ("rmse", "accuracy", "recall", "precision", "f1")
+_SHARES, _FEW_SHARES = (0.3, 0.4, 0.5, 0.6), (0.3, 0.6)
+_SCHOOL = tuple(f"school r={share}" for share in (0.2, 0.3, 0.4, 0.5))
+_TMY3, _QUICK_TMY3 = ("tmy3 h=8 every=8", "tmy3 h=16 every=8"), ("tmy3 h=8 every=48",)
+_LEFT_OUT = "To save time, MTRL, MSSL and the ℓ2 penalty are left out here."
+_FEW = _without(ALL_METHODS, "mtrl", "mssl", "ggmtl_l2")
+_PARKINSON = (
+    ("Random rows, 18 features, one hold-out", _SHARES, "", "paper", PAPER_METHODS, ""),
+    ("Random rows, 18 features", _SHARES, "", "honest", ALL_METHODS, ""),
+    ("Random rows, with test_time (19 features)", _SHARES, " time", "honest", ALL_METHODS, ""),
+    ("Whole visits held out, 18 features", _FEW_SHARES, " visit", "honest", _FEW, _LEFT_OUT),
+    ("Whole visits held out, with test_time", _FEW_SHARES, " time visit", "honest", _FEW, _LEFT_OUT),
+)
+TABLES = (
+    Table(
         "table1",
         "Table 1: synthetic graphs",
         "Line (20 tasks), Tree (31) and Star (11), 20 training and 80 test rows per task. Graph scores are fuzzy "
@@ -106,97 +134,75 @@ def _table1(quick: bool) -> Table:
                 "Data like the published files",
                 tuple(f"{shape} published" for shape in SHAPES),
                 "paper",
-                ("independent", *(m for m in _paper_methods(quick) if not quick or m != "ggmtl")),
+                ("independent", *PAPER_METHODS),
                 SYNTHETIC_MEASURES,
                 "One X shared by all tasks, no noise; no intercept, no scaling; hyper-parameters from one hold-out of "
-                "20 %. CCMTL's graph is scored as the paper's numbers imply: neighbours weighted by distance."
-                + (" The default, slow on noise-free data, is left out of the quick run." if quick else ""),
+                "20 %. CCMTL's graph is scored as the paper's numbers imply: neighbours weighted by distance.",
+                not_quick=("ggmtl",),
             ),
             Section(
                 "Data as the text describes them",
                 SHAPES,
                 "honest",
-                _honest_methods(quick),
+                ALL_METHODS,
                 SYNTHETIC_MEASURES,
                 "An X for each task, noise 1 (an oracle has RMSE 1); hyper-parameters chosen by folds of the training "
                 "rows. The paper's numbers are given for orientation only: they are those of other data.",
             ),
         ),
-    )
-
-
-def _table2(quick: bool) -> Table:
-    shares = (0.3,) if quick else (0.3, 0.4, 0.5, 0.6)
-    extra = (0.3,) if quick else (0.3, 0.6)
-    methods = _honest_methods(quick)
-    fewer = tuple(m for m in methods if m not in ("mtrl", "mssl", "ggmtl_l2"))
-    left_out = "" if quick else "To save time, MTRL, MSSL and the ℓ2 penalty are left out here."
-
-    def section(
-        title: str, values: tuple[float, ...], words: str, protocol: str, methods: tuple[str, ...], note: str = ""
-    ) -> Section:
-        problems = tuple(f"parkinson r={r}{words}" for r in values)
-        return Section(title, problems, protocol, methods, note=note, slow=SLOW)
-
-    sections = [
-        section("Random rows, 18 features, one hold-out", shares, "", "paper", _paper_methods(quick)),
-        section("Random rows, 18 features", shares, "", "honest", methods),
-        section("Random rows, with test_time (19 features)", shares, " time", "honest", methods),
-    ]
-    if not quick:
-        sections.append(section("Whole visits held out, 18 features", extra, " visit", "honest", fewer, left_out))
-    sections.append(section("Whole visits held out, with test_time", extra, " time visit", "honest", fewer, left_out))
-    return Table(
+        "The default, slow on noise-free data, is left out of the first block.",
+    ),
+    Table(
         "table2",
         "Table 2: Parkinson",
         "42 patients, 18 features (age, sex, 16 voice measures), target motor UPDRS; r is the share of each patient's "
         "rows used for training. Rows of one visit are near-duplicates, so random rows flatter every method. The "
         "paper's errors of about 1.0 are out of reach for linear models of its 18 features (≈ 2.0 here, whatever the "
         "method) and agree with `test_time` as a 19th feature; its text does not mention that feature.",
-        tuple(sections),
-    )
-
-
-def _table3(quick: bool) -> Table:
-    shares = (0.2,) if quick else (0.2, 0.3, 0.4, 0.5)
-    problems = tuple(f"school r={r}" for r in shares)
-    honest = tuple(m for m in _honest_methods(quick) if not quick or m != "bmsl")
-    paper = tuple(m for m in _paper_methods(quick) if not quick or m != "bmsl")
-    return Table(
+        tuple(
+            Section(
+                title,
+                _parkinson(shares, words),
+                protocol,
+                methods,
+                note=note,
+                slow=SLOW,
+                quick_problems=() if words == " visit" else _parkinson((0.3,), words),
+            )
+            for title, shares, words, protocol, methods, note in _PARKINSON
+        ),
+    ),
+    Table(
         "table3",
         "Table 3: School",
         "139 schools, 15,362 pupils, 27 features and an intercept; r is the share of each school's rows used for "
         "training.",
-        (
-            Section("One hold-out", problems, "paper", paper, slow=SLOW),
-            Section("Chosen by folds of the training rows", problems, "honest", honest, slow=SLOW),
+        tuple(
+            Section(title, _SCHOOL, protocol, methods, slow=SLOW, quick_problems=_SCHOOL[:1], not_quick=("bmsl",))
+            for title, protocol, methods in (
+                ("One hold-out", "paper", PAPER_METHODS),
+                ("Chosen by folds of the training rows", "honest", ALL_METHODS),
+            )
         ),
-    )
-
-
-def _table4(quick: bool) -> Table:
-    every = 48 if quick else 8
-    horizons = (8,) if quick else (8, 16)
-    problems = tuple(f"tmy3 h={hours} every={every}" for hours in horizons)
-    without = ("gpboost", "bmsl", "ggmtl_l2") if quick else ("gpboost",)
-    return Table(
+    ),
+    Table(
         "table4",
         "Table 4: temperature",
         "**A stand-in.** The paper's file (smoothed NOAA normals of 109 stations) could not be had; this is raw "
         "hourly weather of 109 TMY3 stations, so errors are degrees where the paper's are tenths, and only the order "
         "of methods can be compared. 30 lags, the first 20 % of the year for training (10 weeks), the rest for "
-        f"testing; to save time only every {every}th hour is a row (features stay hourly). There is one split, hence "
+        "testing; to save time only every 8th hour is a row (features stay hourly). There is one split, hence "
         "one run and no deviation, as in the paper. gpboost is left out: a fit takes too long.",
-        (
-            Section("One hold-out", problems, "paper", tuple(m for m in _paper_methods(quick) if m not in without)),
-            Section(
-                "Chosen by folds of the training rows",
-                problems,
-                "honest",
-                tuple(m for m in _honest_methods(quick) if m not in without),
-            ),
+        tuple(
+            Section(title, _TMY3, protocol, methods, quick_problems=_QUICK_TMY3, not_quick=("bmsl",))
+            for title, protocol, methods in (
+                ("One hold-out", "paper", PAPER_METHODS),
+                ("Chosen by folds of the training rows", "honest", _without(ALL_METHODS, "gpboost")),
+            )
         ),
-    )
+        "In a quick run it is every 48th hour.",
+    ),
+)
 
 
 Number = tuple[float, float | None] | None
