@@ -15,9 +15,9 @@ import pyarrow.parquet  # noqa: E402
 from typer.testing import CliRunner  # noqa: E402
 
 from ggmtl.cli.app import app  # noqa: E402
-from ggmtl.cli.column_kinds import Days  # noqa: E402
+from ggmtl.cli.columns import Encoding  # noqa: E402
 from ggmtl.cli.csv_files import Reading  # noqa: E402
-from ggmtl.cli.encoding import Encoding  # noqa: E402
+from ggmtl.cli.dates import Days  # noqa: E402
 from ggmtl.cli.table_files import read_table  # noqa: E402
 from ggmtl.cli.workflow import Columns, load, read_rows  # noqa: E402
 from ggmtl.errors import InputError, ModelFileError  # noqa: E402

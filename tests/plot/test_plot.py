@@ -140,15 +140,11 @@ def test_names_are_written_as_they_are_not_as_formulas_or_control_characters():
     plot.adjacency(TaskGraph([[0, 1], [2, 3]], [1.0, 1.0], names)).figure.canvas.draw()
 
 
-def test_confidence_sets_the_opacity_of_edges():
-    graph = TaskGraph([[0, 1], [1, 2]], [1.0, 1.0], list("abc"))
-    ax = plot.graph(graph, confidence=[0.1, 1.0])
+def test_support_sets_the_opacity_of_edges():
+    graph = TaskGraph([[0, 1], [1, 2]], [1.0, 1.0], list("abc"), support=np.array([0.1, 1.0]))
+    ax = plot.graph(graph)
     opacity = next(c for c in ax.collections if isinstance(c, LineCollection)).get_colors()[:, 3]
     assert opacity[0] < 0.3 < 0.8 < opacity[1]
-    with pytest.raises(InputError, match=r"shape \(2,\)"):
-        plot.graph(graph, confidence=[0.1])
-    with pytest.raises(InputError, match=r"\[0, 1\]"):
-        plot.graph(graph, confidence=[0.1, 2.0])
 
 
 def test_a_drawing_is_the_same_twice_and_stays_on_the_axes_given():
@@ -256,8 +252,8 @@ def test_coefficients_that_are_all_zero_are_drawn():
 @pytest.fixture
 def rows():
     return [
-        {"edge_entropy": level, "n_edges": n, "error": error, "standard_error": 0.1, "chosen": n == 12}
-        for level, n, error in [(1.0, 0, 2.0), (0.1, 12, 1.0), (0.01, 900, 1.2)]
+        {"level": level, "n_edges": n, "error": error, "standard_error": 0.1, "chosen": n == 12}
+        for level, n, error in [("hub", 0, 2.0), ("graph", 12, 1.0), ("graph", 900, 1.2)]
     ]
 
 
@@ -266,20 +262,12 @@ def test_path_marks_every_level_and_rings_the_chosen(rows):
     ring = next(line for line in ax.lines if line.get_label() == "chosen")
     assert ring.get_xydata().tolist() == [[12.0, 1.0]]
     assert len(ax.lines[0].get_xydata()) == 3
-    assert texts(ax) == ["1", "0.1", "0.01"]
+    assert texts(ax) == ["hub", "graph", "graph"]
     assert ax.get_xscale() == "symlog"
 
 
-def test_path_takes_tables_and_rows_without_standard_errors(rows):
-    pandas = pytest.importorskip("pandas")
-    assert len(plot.path(pandas.DataFrame(rows)).lines[0].get_xydata()) == 3
-    plot.path([{**row, "standard_error": None} for row in rows])
-    with pytest.raises(InputError, match="'error'"):
-        plot.path([{"n_edges": 3}])
-    with pytest.raises(InputError, match="empty"):
-        plot.path([])
-    with pytest.raises(InputTypeError, match="list of mappings"):
-        plot.path(3)
+def test_path_takes_rows_without_standard_errors(rows):
+    assert len(plot.path([{**row, "standard_error": None} for row in rows]).lines[0].get_xydata()) == 3
 
 
 def test_gain_takes_a_model_or_a_report():

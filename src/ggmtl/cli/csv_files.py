@@ -1,7 +1,7 @@
 """CSV files as people write them: commas, semicolons, tabs or bars between cells; 1,234.5 or 1.234,5 for a number.
 
-A column is read by what its own cells show: 1,5 has a decimal comma, 2.5 a decimal point. Cells such as 1,234 could be
-either. They follow the option ``--decimal``, else the other columns of the file, else what the model was trained on.
+The cells of a column show how it is written: 1,5 has a decimal comma, 2.5 a decimal point. Cells such as 1,234 could be
+either. They are read by the option ``--decimal``, else like the other columns of the file, else as in training.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _separator(path: Path) -> str:
     regular = [s for s, widths in found.items() if len(set(widths)) == 1 and widths[0] > 1]
     if regular:
         return regular[0]
-    # A table with a faulty line: the header tells.
+    # Some line is faulty, so only the header counts.
     return max(reversed(_SEPARATORS), key=lambda separator: found[separator][:1])
 
 
@@ -204,7 +204,7 @@ def _mark(column: pa.ChunkedArray) -> str | None:
 
 
 def _all_match(text: pa.ChunkedArray, pattern: str) -> bool:
-    # Most text is told from numbers by its first cells.
+    # The first cells of most text columns already show that it is no number.
     return all(
         len(part) > 0 and pc.all(pc.match_substring_regex(part, pattern)).as_py() for part in (text.slice(0, 100), text)
     )
@@ -230,7 +230,7 @@ def _with_numbers(
     floats = [name for name, column in columns.items() if pa.types.is_floating(column.type)]
     may_have_commas = "comma" in marks.values() or "comma" in (chosen, otherwise)
     if floats and may_have_commas:
-        # Arrow took 1.234 for a number with a point; the cells themselves tell whether it may be a thousand.
+        # Arrow read 1.234 as a number with a point; the cells as text show whether it may be a thousand.
         cells = read_as_text(floats)
         text |= {name: cells[name] for name in floats}
         marks |= {name: _mark(cells[name]) or "point" for name in floats}

@@ -15,12 +15,13 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from ggmtl.cli.column_kinds import Days, is_date, is_text, seems_dates
 from ggmtl.cli.csv_files import AS_SHOWN, CsvTable, Reading, is_compressed, read_csv
+from ggmtl.cli.dates import Days, is_date, seems_dates
 from ggmtl.data.labels import locate_tasks
 from ggmtl.data.task_features import TaskFeatures, read_task_features
 from ggmtl.errors import InputError, ParameterError, did_you_mean, require
 from ggmtl.runtime.files import write_whole
+from ggmtl.statistics.streaming.batches import is_text
 
 _PARQUET = (".parquet", ".pq")
 _NOT_TABLES = (".xlsx", ".xls", ".ods", ".json", ".feather", ".rds", ".zip", ".gz")
@@ -154,7 +155,7 @@ _MOST_SHOWN = 5
 
 @dataclass(frozen=True)
 class TaskTable:
-    """What a file tells about the tasks, and what a reader should know of it.
+    """What a file says about the tasks, and notes for the reader.
 
     Parameters
     ----------

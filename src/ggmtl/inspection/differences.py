@@ -113,7 +113,7 @@ def explained_differences(model: GGMTLRegressor) -> Any:
     -------
     table
         With the columns feature, descriptor and share, of the kind given to ``fit``. The descriptors of a coefficient
-        and ``"(not explained)"`` add up to one; a share may be slightly negative where descriptors go together. The
+        and ``"(not explained)"`` add up to one; a share may be slightly negative where descriptors are correlated. The
         columns of a place count as one descriptor. The intercept is the prediction at the mean of all features.
 
     Examples

@@ -62,7 +62,7 @@ class FeatureAgreement:
 
 @dataclass(frozen=True, repr=False)
 class EdgeExplanation:
-    """What ties two tasks.
+    """Why two tasks are linked, or that they are not.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class EdgeExplanation:
         Share of the folds whose own graph has the edge; None where that is not known.
     measure : str
         What errors are: "error" (root mean squared), "log-loss" or "deviance" (means). The latter two are those of the
-        models themselves; ``predict_proba`` averages over their doubt.
+        models themselves; ``predict_proba`` averages over their uncertainty.
 
     Examples
     --------
@@ -290,8 +290,8 @@ def _common_neighbours(model: GGMTLRegressor, i: int, j: int) -> tuple[Any, ...]
 def shared_features(model: Any) -> Any:
     """How likely it is that two linked tasks share a coefficient, edge by edge and feature by feature, as a tidy table.
 
-    Meant for ``penalty="l1"``, whose edges may stand for a few coefficients only; it answers for any graph. The columns
-    are task, other, feature and probability, the likeliest features of an edge first. Intercepts are not asked about.
+    Meant for ``penalty="l1"``, whose edges may be about a few coefficients only; it works for any graph. The columns
+    are task, other, feature and probability, the likeliest features of an edge first. Intercepts are left out.
 
     Parameters
     ----------

@@ -180,7 +180,7 @@ def relative_gain(errors: FoldErrors, excess: float, deviation: float, reference
 def task_gains(errors: FoldErrors, level: int, reference: int) -> tuple[np.ndarray, np.ndarray]:
     """By what share the error of every task is lower than that of a reference level, and its standard error.
 
-    The ratio of squared errors is shrunk towards that of all tasks, because few held-out rows tell little. It is NaN
+    The ratio of squared errors is shrunk towards that of all tasks, because few held-out rows say little. It is NaN
     where a task has too few of them to be ranked. The standard error is that of a ratio of sums over folds, shrunk as
     much; it is NaN with fewer than three folds.
     """

@@ -1,4 +1,4 @@
-"""Did sharing help, and whom? Errors of every task alone, pooled, with the hub, with the graph, and of their average.
+"""Did sharing help, and which tasks? Errors of every task at every level, and of the average of the levels.
 
 The gain of one level over another is the mean difference of squared errors at the same held-out rows; its interval
 comes from the spread of the differences over tasks (for one task: over folds).
@@ -58,10 +58,10 @@ class TransferReport:
     task_gains : tuple of Gain
         Per task, the chosen level against a separate model.
     hurt : array of labels
-        Tasks that sharing hurts: their gain is more negative than chance explains among all tasks, or than its
-        own interval and far from the gains of the other tasks.
+        Tasks with a higher error than by themselves: by more than chance explains among all tasks, or by a clear
+        amount that is also far from that of the other tasks.
     unlike : array of labels
-        Tasks whose models are far from those of all others, so that the others tell nothing about them.
+        Tasks whose models are far from those of all others, so that sharing has nothing to offer them.
     verdict : str
         What was found, as in the summary of the model.
     n_edges : tuple of int

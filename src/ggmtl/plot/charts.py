@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-import narwhals.stable.v1 as nw
 import numpy as np
 
 from ggmtl.data.columns import feature_position, read_grid
-from ggmtl.data.frames import as_frame
 from ggmtl.errors import InputError, InputTypeError, require
 from ggmtl.fit.state import state_of
 from ggmtl.graph.task_graph import TaskGraph
@@ -29,7 +26,6 @@ from ggmtl.plot.style import (
     label_text,
 )
 
-_PATH_KEYS = ("n_edges", "error", "standard_error", "chosen")
 _SCALES_DIFFER = 5.0
 _MAX_BARS = 60
 
@@ -73,8 +69,7 @@ def path(model_or_rows: Any, ax: Any = None) -> Any:
     Parameters
     ----------
     model_or_rows : fitted model with a ``path_``, or its rows
-        Mappings with the keys ``n_edges``, ``error``, ``standard_error`` (may be missing), ``chosen`` and the
-        level's own name, or a data frame with these columns.
+        Mappings with the keys ``level``, ``n_edges``, ``error``, ``standard_error`` and ``chosen``.
     ax : matplotlib Axes, optional
         Where to draw; a new figure if missing.
 
@@ -85,14 +80,17 @@ def path(model_or_rows: Any, ax: Any = None) -> Any:
     Examples
     --------
     >>> from ggmtl import plot
-    >>> rows = [{"n_edges": 0, "error": 1.2, "chosen": False}, {"n_edges": 9, "error": 1.0, "chosen": True}]
-    >>> plot.path(rows).get_xlabel()
+    >>> from ggmtl import GGMTLRegressor
+    >>> from ggmtl.datasets import make_clusters
+    >>> data = make_clusters(2, n_tasks=6, n_features=3, random_state=0)
+    >>> model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
+    >>> plot.path(model).get_xlabel()
     'links'
     """
-    rows, level = path_rows(getattr(model_or_rows, "path_", model_or_rows))
+    rows = getattr(model_or_rows, "path_", model_or_rows)
     ax = axes_of(ax)
-    x, y, spread = (np.array([_number(row.get(key)) for row in rows]) for key in _PATH_KEYS[:3])
-    chosen = np.array([bool(row.get("chosen")) for row in rows])
+    x, y, spread = (np.array([_number(row[key]) for row in rows]) for key in ("n_edges", "error", "standard_error"))
+    chosen = np.array([row["chosen"] for row in rows], dtype=bool)
     order = np.lexsort((y, x))
     ax.plot(x[order], y[order], "-", color=GREY, linewidth=1, zorder=1)
     ax.errorbar(x, y, np.nan_to_num(spread), fmt="o", color=GAIN_COLOR, ecolor=GREY, markersize=5, capsize=2, zorder=2)
@@ -101,7 +99,7 @@ def path(model_or_rows: Any, ax: Any = None) -> Any:
         ax.axhline(y[chosen][0], color=LOSS_COLOR, linewidth=0.8, linestyle=":", zorder=0)
         ax.legend(frameon=False)
     _scale_edges(ax, x)
-    _name_levels(ax, rows, level, x, y)
+    _name_levels(ax, [row["level"] for row in rows], x, y)
     ax.set_xlabel("links")
     ax.set_ylabel("held-out error")
     return ax
@@ -148,21 +146,6 @@ def gain(model_or_tasks: Any, gain: Any = None, ax: Any = None) -> Any:
     ax.set_title(f"{(values > 0).sum():,} of {count(len(values), 'task')} gain", fontsize=10)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
-
-
-def path_rows(table: Any) -> tuple[list[Mapping[str, Any]], str | None]:
-    """Rows of a path as mappings, and the name of the column that holds the level."""
-    frame = as_frame(table, "path")
-    table = frame.rows(named=True) if isinstance(frame, nw.DataFrame) else table
-    if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
-        raise InputTypeError(
-            "A path must be a list of mappings, a data frame, or a model with a path_. "
-            f"Got {type(table).__name__} instead."
-        )
-    missing = [key for key in ("n_edges", "error") if any(key not in row for row in table)]
-    if missing or not table:
-        raise InputError(f"Every row of a path must have the key {missing[0]!r}." if missing else "The path is empty.")
-    return list(table), next((key for key in table[0] if key not in _PATH_KEYS), None)
 
 
 def _gains(model: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -223,15 +206,13 @@ def _scale_edges(ax: Any, x: np.ndarray) -> None:
         ax.set_xlim(-0.3 * start, 2.5 * positive.max())
 
 
-def _name_levels(ax: Any, rows: list[Mapping[str, Any]], level: str | None, x: np.ndarray, y: np.ndarray) -> None:
-    if level is None or len(rows) > 12:
+def _name_levels(ax: Any, levels: list[Any], x: np.ndarray, y: np.ndarray) -> None:
+    if len(levels) > 12:
         return
     ax.margins(0.1)
-    for row, a, b in zip(rows, x, y):
-        value = row[level]
-        text = f"{value:.3g}" if isinstance(value, float) else label_text(value)
+    for level, a, b in zip(levels, x, y):
+        text = label_text(level)
         ax.annotate(text, (a, b), (5, 5), textcoords="offset points", fontsize=7, color="0.35", parse_math=False)
-    ax.set_title(f"labels: {label_text(level)}", fontsize=8, color="0.35", loc="right", parse_math=False)
 
 
 def _named_bars(ax: Any, names: np.ndarray, values: np.ndarray, colors: np.ndarray) -> None:

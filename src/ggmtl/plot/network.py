@@ -164,8 +164,10 @@ def _rows(number: int, width: float, top: float) -> np.ndarray:
     return np.column_stack([place % per_row, top - place // per_row]).astype(float)
 
 
-def graph(model_or_graph: Any, ax: Any = None, clusters: Any = None, confidence: Any = None, layout: Any = None) -> Any:
+def graph(model_or_graph: Any, ax: Any = None, clusters: Any = None, layout: Any = None) -> Any:
     """Draw tasks as points, coloured by cluster, and edges as lines, as wide as their weight.
+
+    Edges that few folds of the fit have found are drawn faintly, where that is known.
 
     More than 500 tasks are drawn as their clusters: a disc for each, its area the number of members, joined
     by the summed weights between them.
@@ -178,8 +180,6 @@ def graph(model_or_graph: Any, ax: Any = None, clusters: Any = None, confidence:
         Where to draw; a new figure if missing.
     clusters : array of shape (n,), optional
         Cluster of each task; the Markov clusters if missing.
-    confidence : array of shape (m,), optional
-        In [0, 1], one for each edge: doubtful edges are drawn faintly.
     layout : mapping or array of shape (n, 2), optional
         Where to place the tasks. By default components are placed one by one and packed.
 
@@ -196,14 +196,13 @@ def graph(model_or_graph: Any, ax: Any = None, clusters: Any = None, confidence:
     """
     tasks = graph_of(model_or_graph)
     clusters = clusters_of(tasks, clusters)
-    confidence = _check_confidence(tasks, confidence)
     ax = axes_of(ax)
     if tasks.n_tasks > MAX_TASKS and layout is None:
         draw_clusters(ax, tasks, clusters)
         return ax
     points, n = positions(tasks, layout), tasks.n_tasks
     prepare(ax, points)
-    draw_tasks(ax, tasks, clusters, points, (3.5, 12.0), 3.0 if n <= 100 else 0.8, 9 if n <= 20 else 7, confidence)
+    draw_tasks(ax, tasks, clusters, points, (3.5, 12.0), 3.0 if n <= 100 else 0.8, 9 if n <= 20 else 7)
     return ax
 
 
@@ -240,17 +239,6 @@ def adjacency(model_or_graph: Any, ax: Any = None, clusters: Any = None) -> Any:
     return ax
 
 
-def _check_confidence(tasks: TaskGraph, confidence: Any) -> np.ndarray | None:
-    if confidence is None:
-        return None
-    confidence = np.asarray(confidence, dtype=float)
-    if confidence.shape != (tasks.n_edges,):
-        raise InputError(f"confidence must have shape ({tasks.n_edges},). Got {confidence.shape} instead.")
-    if not ((confidence >= 0) & (confidence <= 1)).all():
-        raise InputError("confidence must be in [0, 1] for every edge.")
-    return confidence
-
-
 def draw_tasks(
     ax: Any,
     tasks: TaskGraph,
@@ -259,11 +247,10 @@ def draw_tasks(
     sizes: tuple[float, float],
     width: float,
     fontsize: float,
-    confidence: np.ndarray | None = None,
 ) -> None:
     """Draw tasks at their points with their edges and labels; marks have a diameter within `sizes`."""
     area = room(ax, points, *sizes) ** 2
-    draw_edges(ax, points, tasks.edges, tasks.weights, confidence, width)
+    draw_edges(ax, points, tasks, width)
     styles = cluster_styles(clusters)
     scatter_tasks(ax, points, [styles[number] for number in clusters], area)
     ax.set_title(headline(tasks, clusters), fontsize=10)
@@ -304,7 +291,7 @@ def draw_clusters(ax: Any, tasks: TaskGraph, clusters: np.ndarray) -> None:
     points = positions(heavy)
     prepare(ax, points)
     diameter = room(ax, points, 17.0, 34.0) * np.sqrt(sizes[:shown] / sizes.max())
-    draw_edges(ax, points, heavy.edges, heavy.weights, None, 4.0)
+    draw_edges(ax, points, heavy, 4.0)
     colors = [OKABE_ITO[number % len(OKABE_ITO)] for number in range(shown)]
     scatter_tasks(ax, points, [(color, "o") for color in colors], diameter**2)
     for point, size, width, color in zip(points, sizes, diameter, colors):

@@ -130,14 +130,14 @@ def scatter_tasks(ax: Any, points: np.ndarray, styles: list[tuple[str, str]], si
         )
 
 
-def draw_edges(ax: Any, points: np.ndarray, edges: np.ndarray, weights: np.ndarray, confidence: Any, width: float):
-    """Draw edges: width grows with the weight, opacity with the confidence."""
+def draw_edges(ax: Any, points: np.ndarray, tasks: TaskGraph, width: float) -> None:
+    """Draw edges: width grows with the weight, opacity with the support (with the weight where it is not known)."""
     lines = require("matplotlib.collections", "plot", "ggmtl.plot").LineCollection
     colors = require("matplotlib.colors", "plot", "ggmtl.plot").to_rgba_array
-    share = weights / weights.max(initial=np.finfo(float).tiny)
-    rgba = np.repeat(colors(EDGE_COLOR), len(edges), axis=0)
-    rgba[:, 3] = 0.25 + 0.45 * share if confidence is None else 0.08 + 0.82 * np.asarray(confidence)
-    collection = lines(points[edges], linewidths=width * (0.25 + 0.75 * share), colors=rgba, zorder=1)
+    share = tasks.weights / tasks.weights.max(initial=np.finfo(float).tiny)
+    rgba = np.repeat(colors(EDGE_COLOR), tasks.n_edges, axis=0)
+    rgba[:, 3] = 0.25 + 0.45 * share if tasks.support is None else 0.08 + 0.82 * tasks.support
+    collection = lines(points[tasks.edges], linewidths=width * (0.25 + 0.75 * share), colors=rgba, zorder=1)
     ax.add_collection(collection, autolim=False)
 
 

@@ -38,7 +38,7 @@ def page_data(summary: dict[str, Any]) -> dict[str, Any]:
 def graphs_of(summary: dict[str, Any]) -> list[dict[str, Any]]:
     """The graphs that the slider goes through, from sparse to dense, each once; one of them is the model's.
 
-    A graph that stands at several levels is shown as the model's where it is the model's, since only that has support.
+    Where several levels have the graph of the model, it is shown as the model's, since only that has support.
     """
     levels, chosen = summary["path"]["levels"], summary["path"]["chosen"]
     own = summary["graph"]

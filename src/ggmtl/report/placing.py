@@ -1,4 +1,4 @@
-"""Where the page draws each task: where it lies, beside the tasks it is linked to, or by what its model is like."""
+"""Where the page draws each task: at its place on a map, near the tasks it is linked to, or near similar models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ggmtl.plot.network import positions
 # Above this many tasks, clusters are placed as discs, and their members inside them.
 _MAX_PLACED_ONE_BY_ONE = 600
 _GOLDEN_ANGLE = np.pi * (3.0 - np.sqrt(5.0))
-# Height of a map in one direction, beside that of other maps.
+# Height of a map that has one direction only, relative to other maps.
 _STRIP = 0.4
 # How often discs are pushed apart at most, and how many pushes that may be in all; the room between two.
 _ROUNDS, _MOST_MOVES, _GAP = 300, 200_000, 0.4

@@ -17,10 +17,10 @@ from ggmtl.inspection.summary.phrases import plain
 _SHARED, _OWN = 0.8, 0.35
 # The word for features that no task could have a coefficient of its own for.
 CONSTANT = "constant within tasks"
-# Correlations with an eigenvalue below this tell the features of its vector apart by rounding only; features with less
-# than this part in the vector have none.
+# An eigenvalue of the correlations below the first number is rounding: the features of its vector determine each other.
+# Features whose part in the vector is below the second number do not belong to them.
 _NOTHING, _NO_PART = 1e-10, 1e-4
-# Coefficients that follow a direction of the map less closely than this do not explain it.
+# A coefficient whose correlation with a direction of the map is lower than this does not explain it.
 _CLOSE = 0.5
 _MOST_WORDS = 2
 # Directions in which models differ by a smaller share than this of the largest are flat: where only intercepts differ,
@@ -33,11 +33,11 @@ _REACH = 3.0
 
 
 def sharing_of(model: Any, rows: np.ndarray | None) -> list[dict[str, Any]]:
-    """How far every coefficient is shared: pull of the others beside the pull of a typical task's own rows.
+    """What share of every coefficient comes from other tasks rather than from a typical task's own rows.
 
     share_k = (h_k + Λ_k · mean degree) / (h_k + Λ_k · mean degree + mean (X_iᵀX_i)_kk)
 
-    What h_k alone does is shared by all tasks; what it takes links to do, by those that are linked.
+    A coefficient that h_k alone shrinks as much is shared by all tasks; one that needs the links, by linked tasks.
     """
     coefficients = coefficients_of(model)
     names = [*map(str, model.feature_names_), *(["intercept"] if model.fit_intercept else [])]
@@ -129,7 +129,7 @@ def curves_of(model: Any) -> dict[str, Any] | None:
     """Effects that bend: the common curve with its standard errors, and those of tasks; None of straight lines.
 
     The curve of a task is ``basis`` times its ``coefficients``. Features whose effect is largest come first. Tasks are
-    unusual by how far their curve departs from the common one, where they have rows.
+    unusual by the distance of their curve from the common one, where they have rows.
     """
     state = getattr(model, "state_", None)
     if state is None or state.outcome is not None or not state.scaling.curves.n_columns:
@@ -191,7 +191,7 @@ def _quantiles(knots: np.ndarray) -> np.ndarray:
 
 
 def _unusual_curve(state: FittedState, task: int, feature: int) -> dict[str, Any]:
-    """The curve of a task beside the common one, where the task has most of its rows."""
+    """The curve of a task and the common one, where the task has most of its rows."""
     ends, ranges = state.scaling.default_grid(feature)[[0, -1]], own_range(state, feature)
     if ranges is not None and np.isfinite(ranges[task]).all():
         ends = np.clip(ranges[task], *ends)
@@ -207,7 +207,7 @@ def _unusual_curve(state: FittedState, task: int, feature: int) -> dict[str, Any
 
 
 def _unusual(departure: np.ndarray) -> list[tuple[int, int]]:
-    """The most unusual tasks, each with the number of its curve that departs most from the common one."""
+    """The most unusual tasks, each with the number of its curve that is farthest from the common one."""
     tasks = np.argsort(-departure.max(axis=1), kind="stable")[:_MOST_UNUSUAL]
     return [(int(i), int(departure[i].argmax())) for i in tasks if departure[i].max() > 0]
 

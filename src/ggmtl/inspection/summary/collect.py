@@ -227,12 +227,9 @@ def _average_row(model: Any, levels: Levels) -> dict[str, Any]:
         raise ValueError("The errors of the average are not known.")
     unit = model.scaling_.target_scale
     return {
-        "level": AVERAGE,
         "n_edges": model.graph_.n_edges,
-        "n_components": int(model.graph_.components().max(initial=-1)) + 1,
         "error": float(levels.errors.error()[-1]) * unit,
         "standard_error": float(levels.errors.error_deviation()[-1]) * unit,
-        "criterion": None,
         "weight": 1.0,
     }
 

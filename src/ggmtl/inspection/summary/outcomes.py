@@ -1,4 +1,4 @@
-"""What a fit of classes or counts shows beside what every fit shows: base rate, ranking, calibration, ratios."""
+"""What only fits of classes or counts have: base rate, ranking, calibration, ratios of odds or rates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ggmtl.inspection.summary.phrases import count, listing, number, percent, pl
 _RATIOS = {"logistic": "odds", "poisson": "rate"}
 _MOST_FEATURES, _MOST_TASKS = 8, 8
 _QUANTILE = 1.96
-# Rows that a task should be expected to have an event in before observed over expected says anything.
+# Expected events that a task must have for its ratio of observed to expected to be shown.
 _FEWEST_EXPECTED = 1.0
 
 
@@ -73,12 +73,12 @@ def task_outcomes(model: Any) -> list[dict[str, Any]] | None:
 
 
 def _unit(model: Any) -> float:
-    """Events in one unit of the exposure at the mean rate, which models of counts depart from; one for classes."""
+    """Events in one unit of the exposure at the mean rate, by which counts are scaled; one for classes."""
     return float(np.exp(model.scaling_.target_center))
 
 
 def _of_one_class(outcome: OutcomeFamily) -> np.ndarray:
-    """Tasks whose own rows cannot say what events depend on: all of one class, or no event at all."""
+    """Tasks whose own rows do not show what events depend on: all of one class, or no event at all."""
     total, amount = outcome.scores.total, outcome.scores.amount
     none = total <= 0
     return (amount > 0) & (none if outcome.loss != "logistic" else none | (total >= amount * (1.0 - 1e-12)))
@@ -137,7 +137,7 @@ def quality_line(target: dict[str, Any]) -> str:
 
 
 def balance_line(summary: dict[str, Any]) -> str:
-    """Observed and expected on held-out rows, and how many tasks are apart; empty where nothing was held out."""
+    """Observed and expected on held-out rows, and in how many tasks they differ; empty where nothing was held out."""
     target = summary["target"]
     known = [task["ratio"] for task in summary["tasks"] if task["ratio"][0] is not None]
     if not target["expected"] > 0:
@@ -185,7 +185,7 @@ def ratio_of(coefficient: float, error: float) -> list[float]:
 
 
 def borrowed_line(target: dict[str, Any]) -> str:
-    """Tasks whose own rows cannot tell what events depend on."""
+    """Tasks whose own rows do not show what events depend on."""
     labels, what = target["one_class"], "no event" if target["classes"] is None else "one class only"
     whose = "its prediction comes" if len(labels) == 1 else "their predictions come"
     return (

@@ -16,7 +16,7 @@ from ggmtl.inspection.summary.phrases import count, interval, percent
 _SIMPLE_VERDICTS = {
     "pooled": "One model serves all tasks: no task differs from the others beyond noise.",
     "hub": "The tasks differ, but no groups of similar tasks were found.",
-    "described": "The tasks differ as their task features tell; no groups of similar tasks were found beyond that.",
+    "described": "The tasks differ, in part because of their task features. No groups of similar tasks were found.",
     "intercepts": "The tasks differ, most of all in their intercepts; no groups of similar tasks were found.",
     COMMON_SLOPES: "One set of slopes serves all tasks; their intercepts differ.",
     "independent": "Separate models predict best: every task is best served by its own rows.",
@@ -136,9 +136,9 @@ def blend_words(weights: dict[str, float]) -> str:
 
 
 def meaning_of(kind: str, measured: bool = True) -> str:
-    """What a verdict means, for someone who has never seen one; empty where it speaks for itself.
+    """What a verdict means, for someone who has never seen one; empty where it needs no explanation.
 
-    Only where errors were `measured` on rows held out does it speak of them.
+    It mentions held-out predictions only where errors were `measured` on held-out rows.
     """
     known = _MEANINGS.get(kind, "")
     return known if measured else _MEANINGS.get(f"unmeasured {kind}", known)
