@@ -1,4 +1,9 @@
-"""The command line: parse, call, write."""
+"""The command line.
+
+In: arguments and files. Out: model files, tables, pages and text. ``app`` has the commands and ``options`` what they
+share; ``workflow`` goes from a file to a fitted model and back, by ``table_files``, ``csv_files``, ``columns`` and
+``dates``; ``comparison`` and ``demo`` have the commands of these names; ``terminal`` prints.
+"""
 
 from __future__ import annotations
 

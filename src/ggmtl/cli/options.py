@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,8 +20,9 @@ Effects = StrEnum("Effects", ["linear", "smooth", "auto"])
 Loss = StrEnum("Loss", ["squared", "binary", "poisson"])
 Unseen = StrEnum("Unseen", ["error", "hub"])
 
-Input = Annotated[Path, typer.Argument(help="CSV or Parquet file.", exists=True, dir_okay=False, readable=True)]
-Model = Annotated[Path, typer.Argument(help="File written by fit.", exists=True, dir_okay=False, readable=True)]
+_FILE: dict[str, Any] = {"exists": True, "dir_okay": False, "readable": True}
+Input = Annotated[Path, typer.Argument(help="CSV or Parquet file.", **_FILE)]
+Model = Annotated[Path, typer.Argument(help="File written by fit.", **_FILE)]
 Task = Annotated[str, typer.Option(help="Column that says which task a row belongs to.")]
 Target = Annotated[str, typer.Option(help="Column to predict.")]
 Features = Annotated[
@@ -58,9 +59,7 @@ Known = Annotated[
     typer.Option(
         "--task-table",
         help="CSV or Parquet file with one row per task, joined by the task column: what is known about the tasks.",
-        exists=True,
-        dir_okay=False,
-        readable=True,
+        **_FILE,
     ),
 ]
 Groups = Annotated[str | None, typer.Option(help="Column of groups: rows of one group stay in one fold.")]

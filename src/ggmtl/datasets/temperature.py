@@ -129,7 +129,7 @@ def _faults(series: np.ndarray, names: np.ndarray) -> tuple[str, ...]:
     )
 
 
-_ARRAYS = ("station", "change_decic", "latitude", "longitude", "elevation")
+_PLACE = ("longitude", "latitude", "elevation")
 _FEATURES = ("cos_year", "sin_year", "cos_half_year", "sin_half_year")
 
 
@@ -161,7 +161,7 @@ def load_stations(days: int = 8, random_state: int | None = 0) -> TaskData:
     ((8160, 4), 1020, 364140)
     """
     with as_file(files("ggmtl.datasets") / "files" / "stations.npz") as path:
-        arrays = read_npz(path, _ARRAYS)
+        arrays = read_npz(path, ("station", "change_decic", *_PLACE))
     temperature = np.cumsum(arrays["change_decic"], axis=1, dtype=np.int64) / 10.0
     n_stations, n_days = temperature.shape
     if not isinstance(days, (int, np.integer)) or not 1 <= days < n_days:
@@ -170,13 +170,8 @@ def load_stations(days: int = 8, random_state: int | None = 0) -> TaskData:
     is_training = np.zeros((n_stations, n_days), dtype=bool)
     np.put_along_axis(is_training, order[:, :days], True, axis=1)
     station = arrays["station"]
-    known = {
-        "task": station,
-        "longitude": arrays["longitude"].astype(np.float64),
-        "latitude": arrays["latitude"].astype(np.float64),
-        "elevation": arrays["elevation"].astype(np.float64),
-        "state": np.array([name[-2:] for name in station]),
-    }
+    known = {"task": station} | {name: arrays[name].astype(np.float64) for name in _PLACE}
+    known["state"] = np.array([name[-2:] for name in station])
 
     # East of the date line counted on from the west, so that Guam is near Hawaii and not near Puerto Rico.
     longitude = np.where(known["longitude"] > 0, known["longitude"] - 360.0, known["longitude"])

@@ -1,4 +1,4 @@
-"""Questions after a fit: why an edge is there, how stable it is, whom sharing helps, how good a graph is.
+"""Questions after a fit: why an edge is there, how stable it is, which tasks sharing helps, how good a graph is.
 
 In: a fitted model or its state. Out: frozen records with ``describe()`` and tables. The model is not changed.
 
@@ -6,6 +6,7 @@ In: a fitted model or its state. Out: frozen records with ``describe()`` and tab
 ``explain``      ``explain_edge``: what an edge does; ``shared_features``: which coefficients two tasks share
 ``stability``    ``edge_stability``: how often edges are found again in resampled rows (``resampling``)
 ``transfer``     ``transfer_report``: which tasks gain or lose by sharing
+``levels``       the levels of a fit in order, their names, and what one gains over another
 ``differences``  outlying tasks, and how much of the differences between tasks their descriptors explain
 ``metrics``      scores of a graph against a true one, errors by task
 ``summary``      the model as plain data, and the words of the verdict

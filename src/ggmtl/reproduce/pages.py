@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -161,20 +160,6 @@ PROBLEMS = ("line", "line published", "tree", "star", "parkinson r=0.6", "school
 QUICK_PROBLEMS = ("line", "tree", "star", "parkinson r=0.3", "school r=0.2", "tmy3 h=8 every=48")
 
 
-@dataclass(frozen=True)
-class FigureRow:
-    """One line of the table of graphs."""
-
-    problem: str
-    method: str
-    n_edges: int | None
-    removed: float | None
-    n_clusters: int | None
-    largest: int | None
-    alone: int | None
-    reason: str = ""
-
-
 def figure_cells(quick: bool) -> list[Cell]:
     """The cells whose graphs are drawn; the tables have most of them too."""
     problems = QUICK_PROBLEMS if quick else PROBLEMS
@@ -202,15 +187,17 @@ def _graph(result: dict[str, Any], train: TaskData) -> TaskGraph | None:
     return TaskGraph(np.array(edges, dtype=np.int64).reshape(-1, 2), np.array(weights), train.task_names)
 
 
-def figure_row(problem: str, method: str, graphs: dict[str, TaskGraph | None], reason: str = "") -> FigureRow:
-    """Edges, the share of the neighbours' edges that are gone, and the Markov clusters of a graph."""
+def figure_row(problem: str, method: str, graphs: dict[str, TaskGraph | None], reason: str = "") -> str:
+    """One line of the table: edges, the share of the neighbours' edges that are gone, and the Markov clusters."""
     graph, neighbours = graphs[method], graphs["ccmtl"]
     if graph is None:
-        return FigureRow(problem, method, None, None, None, None, None, reason)
+        return f"| {problem} | {TITLES[method]} | none: {reason} | | | | |"
+    removed = ""
+    if method != "ccmtl" and neighbours is not None and neighbours.n_edges:
+        removed = f"{1.0 - graph.n_edges / neighbours.n_edges:.0%}"
     sizes = np.bincount(graph.clusters())
-    removed = None if neighbours is None or not neighbours.n_edges else 1.0 - graph.n_edges / neighbours.n_edges
-    clusters, alone = int((sizes > 1).sum()), int((sizes == 1).sum())
-    return FigureRow(problem, method, graph.n_edges, removed, clusters, int(sizes.max()), alone)
+    clusters = f"{(sizes > 1).sum()} | {sizes.max()} | {(sizes == 1).sum()}"
+    return f"| {problem} | {TITLES[method]} | {graph.n_edges} | {removed} | {clusters} |"
 
 
 def _draw(path: Path, problem: str, train: TaskData, graphs: dict[str, TaskGraph | None]) -> None:
@@ -236,7 +223,7 @@ def _draw(path: Path, problem: str, train: TaskData, graphs: dict[str, TaskGraph
     figure.savefig(path, dpi=110, metadata={"Software": None})
 
 
-def _page(rows: list[FigureRow], pictures: list[tuple[str, str]], quick: bool) -> str:
+def _page(rows: list[str], pictures: list[tuple[str, str]], quick: bool) -> str:
     command = f"ggmtl reproduce figures{' --quick' if quick else ''}"
     lines = [
         f"# Graphs\n\nMade by `{command}`, one run (seed 0) each. “removed” is the share of edges that a graph has "
@@ -244,15 +231,7 @@ def _page(rows: list[FigureRow], pictures: list[tuple[str, str]], quick: bool) -
         "| data | graph | edges | removed | clusters | largest | tasks alone |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for row in rows:
-        if row.n_edges is None:
-            lines.append(f"| {row.problem} | {TITLES[row.method]} | none: {row.reason} | | | | |")
-            continue
-        removed = "" if row.removed is None or row.method == "ccmtl" else f"{row.removed:.0%}"
-        lines.append(
-            f"| {row.problem} | {TITLES[row.method]} | {row.n_edges} | {removed} | {row.n_clusters} | {row.largest} "
-            f"| {row.alone} |"
-        )
+    lines += rows
     for problem, name in pictures:
         lines += ["", f"## {problem}", "", f"![{problem}]({name})"]
     return "\n".join(lines) + "\n"

@@ -150,16 +150,18 @@ def curves_of(model: Any) -> dict[str, Any] | None:
 
 def _size(state: FittedState, feature: int) -> float:
     """Mean square of the common effect over quantiles of the training rows."""
-    curves = state.scaling.curves
-    knots = curves.knots[np.flatnonzero(curves.features == feature)[0]]
-    values = _quantiles(knots)
+    values = _quantiles(_knots(state, feature))
     return float(np.mean((state.scaling.effect_rows(feature, values) @ state.common_model()) ** 2))
+
+
+def _knots(state: FittedState, feature: int) -> np.ndarray:
+    curves = state.scaling.curves
+    return curves.knots[np.flatnonzero(curves.features == feature)[0]]
 
 
 def _curve(state: FittedState, feature: int, shown: np.ndarray) -> dict[str, Any]:
     """One feature: what its curves are made of."""
-    scaling, curves = state.scaling, state.scaling.curves
-    knots = curves.knots[np.flatnonzero(curves.features == feature)[0]]
+    scaling, knots = state.scaling, _knots(state, feature)
     # A few far rows would leave no room for the rest.
     reach = scaling.center[feature] + _REACH * scaling.scale[feature] * np.array([-1.0, 1.0])
     low, high = np.clip(knots[[0, -1]], *reach)
