@@ -1,4 +1,4 @@
-"""What can go wrong, in the user's words.
+"""Error classes, and the messages and checks that several rooms share.
 
 Every class is also a ``ValueError``, ``TypeError``, ``MemoryError`` or ``ImportError``, so that existing handlers keep
 working.
@@ -13,7 +13,7 @@ from numbers import Real
 from types import ModuleType
 from typing import Any
 
-# Frames of these are no user's.
+# Modules whose frames are not the user's code.
 _WITHIN = {"ggmtl", "contextlib"}
 
 
@@ -34,7 +34,7 @@ class ParameterError(GGMTLError, ValueError):
 
 
 class UnavailableError(InputError, AttributeError):
-    """A method that this estimator has not; the message says why, and what to do instead."""
+    """The estimator does not have this method; the message says why, and what to do instead."""
 
 
 class SingularSystemError(GGMTLError, ValueError):
@@ -50,7 +50,7 @@ class ModelFileError(GGMTLError, ValueError):
 
 
 class MemoryShortageError(GGMTLError, MemoryError):
-    """What is asked for would take more memory than there is; the message says how much of each, and the remedy."""
+    """More memory is needed than there is; the message gives both amounts and the remedy."""
 
 
 class MissingExtraError(GGMTLError, ImportError):
@@ -73,7 +73,7 @@ def require(module: str, extra: str, purpose: str) -> ModuleType:
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
-    """Return ' Did you mean …?' when a known name is close, else ''; numbers that look alike mean nothing."""
+    """Return ' Did you mean …?' when a known name is close, else ''; similar numbers are no misspellings."""
     if not isinstance(name, str):
         return ""
     close = difflib.get_close_matches(str(name), [str(k) for k in known], n=1)
@@ -94,13 +94,13 @@ def check_choice(parameter: str, value: object, choices: Iterable[str]) -> None:
 
 
 def check_share(parameter: str, value: Any) -> None:
-    """Refuse what is no number between zero and one."""
+    """Refuse a value that is not a number between zero and one."""
     if not isinstance(value, Real) or not 0.0 < float(value) < 1.0:
         raise ParameterError(f"{parameter} must be between 0 and 1, both excluded. Got {value!r} instead.")
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the line of the user's that led here: decorators make its distance vary."""
+    """Warn with the line of the user's code that led here; decorators make its distance vary."""
     frame, level = sys._getframe(1), 2
     while frame.f_globals.get("__name__", "").split(".")[0] in _WITHIN and frame.f_back is not None:
         frame, level = frame.f_back, level + 1

@@ -53,7 +53,7 @@ class TaskKFold(BaseCrossValidator):
     [2, 2, 2, 2, 2, 2]
     """
 
-    # scikit-learn passes ``groups`` on without being asked, as it does for its own splitters by group.
+    # scikit-learn then passes ``groups`` on by default, as it does for its own splitters by group.
     __metadata_request__split: ClassVar[dict[str, bool]] = {"groups": True}
 
     def __init__(self, n_splits: int = 5, *, task: str | int | None = None, random_state: int | None = None):
@@ -92,7 +92,7 @@ class TaskKFold(BaseCrossValidator):
             yield np.flatnonzero(fold != k), np.flatnonzero(fold == k)
 
     def _tasks_and_units(self, X: Any, groups: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Number of every row's task, and of what is held out together: its group, else the row itself."""
+        """Number of every row's task, and of the unit that is held out as a whole: its group, else the row itself."""
         if self.task is None:
             if groups is None:
                 raise InputError(

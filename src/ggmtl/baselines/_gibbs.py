@@ -4,8 +4,8 @@
     τ_i ~ Gamma(a, b),   β_k ~ Bernoulli(θ),   θ ~ Beta(1, 1)
 
 with flat intercepts b_i integrated out (centred statistics, one degree of freedom less per task). Rows of W
-whose feature is left out (β_k = 0) know nothing of the data and only repeat Φ: they are integrated out and
-held as zeros. A sweep draws
+whose feature is left out (β_k = 0) do not enter the likelihood: they are integrated out and held
+as zeros. A sweep draws
 
 1. every task's w_i, over the features in, given the others: precision τ_i G_i + Φ_ii I, linear term
    τ_i m_i − Σ_{j≠i} Φ_ij w_j;
@@ -104,7 +104,7 @@ class LassoRelation:
 def _draw_scale(scale, scatter, degrees, n_rows, rng: np.random.Generator) -> float:
     """One slice step on ln s with Φ integrated out: p(s | W) ∝ p(s) s^{nη/2} |sI + T|^{−(η+d)/2}.
 
-    Given Φ, s would hardly move: Φ has n(n + 1)/2 entries that all remember it.
+    Given Φ, s would hardly move, because all n(n + 1)/2 entries of Φ depend on it.
     """
     eigenvalues = np.maximum(np.linalg.eigvalsh(scatter), 0.0)
     power = _SHAPE + 0.5 * len(scatter) * degrees
@@ -208,7 +208,7 @@ class ChainDraws:
 
 
 def start_state(loss: CentredLoss, relation: WishartRelation | LassoRelation, rng: np.random.Generator) -> GibbsState:
-    """Begin with all features in, and slopes and noise scattered so that chains start apart."""
+    """Start with all features in, and random slopes and noise, so that chains start at different points."""
     n, d = loss.shape
     spread = 1.0 / np.sqrt(max(d, 1))
     return GibbsState(spread * rng.standard_normal((n, d)), np.ones(d), rng.uniform(0.5, 2.0, size=n), 0.5, relation)

@@ -116,7 +116,7 @@ def centre(loss: LeastSquares, intercept: bool) -> CentredLoss:
     )
 
 
-# Candidates whose errors differ by less than this share count as equal, and the stronger is taken.
+# Candidates whose errors differ by less than this share count as equal; the stronger one is taken.
 TIE = 1e-9
 
 

@@ -10,7 +10,7 @@ In: training and held-out losses, candidate edges. Out: edge values and models (
 ``algorithm``       Algorithm 1 (both variants)
 ``optimizers``      the update of the edges, Eq. 6, and faster ones
 ``objective``       F with learned strengths (not in the paper)
-``level``           settings and the result of a fit
+``level``           settings, the result of a fit, and the refit on all rows
 ==================  ================================================================
 """
 

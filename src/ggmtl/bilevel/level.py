@@ -34,20 +34,20 @@ class Settings:
     sparsity : Sparsity
         ξ, η, γ.
     bends : array of bool, shape (p,)
-        Which coordinates are columns of curves; of length zero where there are none.
+        Which coordinates are columns of curves; of length zero without curves.
     constant : array of bool, shape (p,)
-        Which columns are constant within every task, and so have one coefficient for all tasks: a task's own could not
-        be told from its intercept. Of length zero where there are none.
+        Which columns are constant within every task, and so have one coefficient for all tasks: a coefficient of one
+        task could not be distinguished from its intercept. Of length zero without such columns.
     lines : bool
         Whether straight lines are levels of their own where there are curves.
     noise : {"common", "per_task"}
-        Whether all tasks have the same noise variance, or each its own. Then rows are weighted by its inverse.
+        Whether all tasks have the same noise variance, or each its own, by whose inverse its rows are weighted.
     both_noises : bool
         Whether a hub under the other assumption about the noise is a level, too.
     blend : bool
         Whether the levels are averaged by their held-out errors; otherwise the best supported one is taken.
     known : KnownTasks, optional
-        What is known about the tasks.
+        Task features and the terms made of them.
     step : float, optional
         ν of projected gradient; chosen at every step where None.
     edge_solver, hypergradient, ridge, smoothing, max_iter, tol
@@ -109,22 +109,22 @@ class Settings:
         return InnerProblem(loss, edges, coupling, hub, ridge, self.penalty, self.smoothing, self.sizes)
 
 
-# What the name of a level of straight lines ends in where there are levels with curves, too.
+# End of the name of a level of straight lines, where there are levels with curves, too.
 STRAIGHT = ", straight"
-# And that of one under the other assumption about noise: a variance for every task where the others have one for all.
+# End of the name of a level with the other assumption about noise: a variance per task where others have one for all.
 OTHER_NOISE = ", other noise"
-# Fields of a fit with one entry per column, last.
+# Fields of a fit whose last axis has one entry per column.
 _BY_COLUMN = ("coupling", "hub", "coefficients")
 
 
 @dataclass(frozen=True)
 class TaskMeans:
-    """What descriptors of the tasks tell of their models: B z_i.
+    """The part of the models that task features explain: B z_i.
 
     Parameters
     ----------
     effects, strength : arrays of shape (q, p)
-        B, transposed, and the strengths b of its prior.
+        Transpose of B, and the strengths b of its prior.
     known : array of shape (n, q)
         z of every task.
     """
@@ -134,7 +134,7 @@ class TaskMeans:
     known: np.ndarray
 
     def on_columns(self, columns: np.ndarray, width: int) -> TaskMeans:
-        """The same where there are `width` columns, of which these are used."""
+        """The same among `width` columns, of which these are used."""
         wide = np.zeros((2, len(self.effects), width))
         wide[..., columns] = self.effects, self.strength
         return replace(self, effects=wide[0], strength=wide[1])
@@ -182,14 +182,14 @@ class GraphFit:
     precisions : array of shape (n,), optional
         σ²/σ_i², the weights of every task's rows; None if all are one.
     means : TaskMeans, optional
-        What is known about the tasks: hub and edges then tie deviations from B z_i.
+        The part explained by task features: hub and edges then tie deviations from B z_i.
     columns : array of int, optional
         Positions of the columns that the level uses, in rising order; the coefficients of all others are zero. None:
         it uses all.
     ridge : array of shape (n, p), optional
         ρ per task and coordinate where the level has learned its own; None: that of the settings.
     precision : array of shape (p, p), optional
-        S⁻¹ where tasks depart from the common model by N(0, σ²S) in coefficients that go together; None: diag(hub).
+        S⁻¹, where deviations from the common model are N(0, σ²S) with correlated coefficients; None: diag(hub).
     """
 
     name: str
@@ -213,7 +213,7 @@ class GraphFit:
 
     @property
     def kind(self) -> str:
-        """The name without what tells straight lines from curves, and one noise from the other."""
+        """The name without the endings for straight lines and for the other noise."""
         return self.name.removesuffix(STRAIGHT).removesuffix(OTHER_NOISE)
 
     def on_columns(self, columns: np.ndarray, width: int) -> GraphFit:
@@ -223,7 +223,7 @@ class GraphFit:
         wide = {name: np.zeros((*np.shape(getattr(self, name))[:-1], width)) for name in _BY_COLUMN}
         for name, values in wide.items():
             values[..., columns] = getattr(self, name)
-        # One model for all tasks is told by strengths that are infinite.
+        # Infinite strengths stand for one model for all tasks.
         wide["hub"][:] = np.where(np.isinf(self.hub).all(), np.inf, wide["hub"])
         means = self.means and self.means.on_columns(columns, width)
         ridge = None
@@ -254,7 +254,7 @@ class GraphFit:
 
     @property
     def deviations(self) -> np.ndarray:
-        """What hub and edges tie: the models, less what descriptors tell of them; shape (n, p)."""
+        """What hub and edges tie: the models less their part explained by task features; shape (n, p)."""
         return self.coefficients if self.means is None else self.coefficients - self.means.models
 
     @property
@@ -263,12 +263,12 @@ class GraphFit:
         return self if self.means is None else replace(self, coefficients=self.deviations, means=None)
 
     def with_deviations(self, deviations: np.ndarray) -> GraphFit:
-        """The fit with other models, given without what descriptors tell of them."""
+        """The fit with other models, given without their part explained by task features."""
         models = deviations if self.means is None else deviations + self.means.models
         return replace(self, coefficients=models)
 
     def common_model(self) -> np.ndarray:
-        """The hub's model w_0: the mean of the tasks' models, less what descriptors tell of them."""
+        """The hub's model w_0: the mean of the models less their part explained by task features."""
         return self.deviations.mean(axis=0)
 
     def edge_weights(self, slopes: np.ndarray) -> np.ndarray:

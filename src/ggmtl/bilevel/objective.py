@@ -20,7 +20,7 @@ from ggmtl.runtime.journal import Journal
 from ggmtl.statistics.least_squares import LeastSquares
 
 # Strengths are searched over this many e-folds on either side of their start, but not beyond this many times the mean
-# number of rows of a task. There, tasks are one to working accuracy, and the system of the models is nearly singular.
+# number of rows of a task. There, tasks are equal to working accuracy, and the system is nearly singular.
 _STRENGTH_RANGE, _STRONGEST = 14.0, 1e7
 # Default accuracy of the linear solves.
 FINE = 1e-8
@@ -74,8 +74,7 @@ class Strengths:
 class ValidationObjective:
     """F(e, log strengths) over all hold-outs, divided by its value at the start.
 
-    Optimisers only see ``value_and_gradient``. The models of the last point are kept here, because they start the
-    solves of the next one.
+    Optimisers call it with a point. The evaluations of the last point are kept as warm starts of the next one.
     """
 
     def __init__(self, hold_outs: Sequence[HoldOut], strengths: Strengths, sparsity: Sparsity, n_edges: int):
@@ -143,7 +142,7 @@ class ValidationObjective:
 def first_strengths(
     settings: Settings, candidates: CandidateEdges, hub_start: np.ndarray, loss: LeastSquares
 ) -> Strengths:
-    """Start of the search: together, the edges pull as strongly as the hub."""
+    """Start of the search: all edges of a task together are as strong as the hub."""
     p = len(settings.slopes)
     fixed = np.full(p, -1)
     group = np.where(settings.slopes, 0, 1)

@@ -30,7 +30,7 @@ class Optimum:
         Largest entry of the projected gradient.
     iterations : int
     status : {"converged", "flat", "max_iter", "interrupted"}
-        ``"flat"``: further decreases are within rounding, though the certificate is above `tol`.
+        ``"flat"``: further decreases are within rounding, but the certificate is above `tol`.
     history : tuple of float
         Objective after each step, the start first.
     """
@@ -248,7 +248,7 @@ def reached_so_far(journal: Journal, name: str) -> Optimum | None:
 def _backtrack(
     function: ValueAndGradient, box: Box, x: np.ndarray, value: float, gradient: np.ndarray, step: float
 ) -> Point | None:
-    """The point along the projection arc whose value is lower by enough; None if there is none."""
+    """The first point along the projection arc that lowers the value enough; None if there is none."""
     for _ in range(40):
         candidate = box.project(x - step * gradient)
         new_value, new_gradient = function(candidate)

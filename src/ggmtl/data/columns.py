@@ -69,7 +69,7 @@ def float_array(values: Any, name: str, **options: Any) -> np.ndarray:
 
 
 def read_numbers(values: Any, name: str) -> np.ndarray:
-    """Numbers of one kind, such as weights, from a table, a list or an array; none is checked."""
+    """Numbers such as weights from a table, a list or an array; missing and infinite values are kept."""
     given = np.atleast_1d(series_to_numpy(values, name))
     return float_array(given, name, ensure_2d=False, allow_nd=True, ensure_all_finite=False)
 
@@ -204,13 +204,13 @@ def read_grid(grid: Any) -> np.ndarray:
     return values
 
 
-# Names of columns that say whose a row is.
+# Names of columns that usually hold the task.
 _TASK_NAME = re.compile(
     "(?<![a-z])(task|group|id|subject|person|patient|user|customer|household|school|class|store|shop|site|station|"
     "sensor|machine|device|country|state|county|city|region|firm|company|product|item|batch)(?![a-z])",
     re.IGNORECASE,
 )
-# A feature of so few rows per value is more likely a number that happens to be named so.
+# With fewer rows per value, the column is more likely a number that happens to have such a name.
 _ROWS_PER_TASK = 3
 
 

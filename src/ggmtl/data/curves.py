@@ -1,12 +1,12 @@
-"""Curves: cubic splines of the features, beside their straight lines.
+"""Curves: cubic splines of the features, in addition to their straight lines.
 
 A feature with more than eight distinct values gets three columns g_j(x), the leading directions in which a cubic spline
-departs from a straight line: over the training rows,
+differs from a straight line. Over the training rows,
 
     Σ g_j = 0 ,   Σ x g_j = 0 ,   Σ g_j g_l = N if j = l, else 0 .
 
-The spline has its knots at quantiles of the training rows, and goes on as a straight line beyond their range. The
-target has no part in it. With c the coefficients of the columns and β that of x,
+The spline has its knots at quantiles of the training rows, and continues as a straight line beyond their range. It does
+not depend on the target. With c the coefficients of the columns and β that of x,
 
     f(x) = βx + Σ_j c_j g_j(x) = (β + Σ_j c_j s_j) x + Σ_j c_j b_j(x) ,   b_j(x) = g_j(x) − s_j (x − x̄) ,
 
@@ -28,11 +28,11 @@ DEGREE, N_COLUMNS = 3, 3
 FEWEST_VALUES = 8
 # Quantiles between which the cubic pieces lie.
 _QUANTILES = np.linspace(0.0, 1.0, 4)
-# A direction with a smaller share of the largest is told from a straight line by a few rows only.
+# Directions with a smaller share of the largest singular value differ from a straight line in a few rows only.
 _LEAST_SHARE = 1e-3
-# Distinct values of a feature that a stream keeps; more are joined to the nearest.
+# Distinct values of a feature that a stream keeps; beyond these, neighbouring values are merged.
 _MOST_DISTINCT = 1 << 16
-# A narrower piece, as a share of the range, has slopes beside which those of the others are lost to rounding.
+# Narrower pieces, as a share of the range, have slopes so large that those of other pieces are lost to rounding.
 _NARROWEST = 1e-6
 
 
@@ -142,7 +142,7 @@ class Curves:
 class DistinctValues:
     """Distinct values of every feature and their weights, of rows that come in pieces.
 
-    Of a feature with very many, the values nearest each other are joined, but for the smallest and the largest.
+    Where a feature has very many, neighbouring values are merged, except the smallest and the largest.
     """
 
     def __init__(self, n_features: int):
@@ -186,7 +186,7 @@ def _distinct(x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _thinned(values: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Half as many values as are kept, of about equal weights: means of the values joined."""
+    """Means of groups of neighbouring values of about equal weights, half as many as are kept."""
     share = (np.cumsum(weight) - 0.5 * weight) / weight.sum()
     group = 1 + (share * (_MOST_DISTINCT // 2)).astype(np.int64)
     group[0], group[-1] = 0, group[-1] + 1
@@ -201,14 +201,14 @@ def _n_splines() -> int:
 
 def _curve(values: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
     """Knots, coefficients, mean slopes and the mean of one feature; None where it is spread over too many decades."""
-    # Where most rows share a few values, the knots are quantiles of the distinct values instead.
+    # Where most rows share a few values, knots at quantiles of the distinct values are tried next.
     candidates = [_quantiles(values, weight), _quantiles(values, np.ones(len(values)))]
     found = None
     for knots in candidates:
         if np.diff(knots).min() > _NARROWEST * (knots[-1] - knots[0]):
-            coefficients, slopes, told = _leading(values, weight, knots)
+            coefficients, slopes, is_clear = _leading(values, weight, knots)
             found = knots, coefficients, slopes, np.average(values, weights=weight)
-            if told:
+            if is_clear:
                 break
     return found
 
@@ -220,7 +220,7 @@ def _quantiles(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def _leading(values: np.ndarray, weight: np.ndarray, knots: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Coefficients and mean slopes of the leading columns, and whether the rows tell them from a straight line."""
+    """Coefficients and mean slopes of the leading columns, and whether they clearly differ from a straight line."""
     low, high = knots[[0, -1]]
     u = (values - low) / (high - low)
     basis, share = _spline(knots, np.eye(_n_splines()))(u), weight / weight.sum()
@@ -230,7 +230,7 @@ def _leading(values: np.ndarray, weight: np.ndarray, knots: np.ndarray) -> tuple
     combined = directions[:N_COLUMNS].T / strength[:N_COLUMNS]
     # The sign of a singular vector is arbitrary; fixing it keeps results the same on every machine.
     combined *= np.where(combined[np.abs(combined).argmax(axis=0), range(N_COLUMNS)] < 0, -1.0, 1.0)
-    # 1 and u are B-splines themselves, so what is left without them is one, too.
+    # 1 and u are splines themselves, so the remainder is a spline, too.
     lines = np.column_stack([np.ones(_n_splines()), _greville(knots)])
     coefficients = combined - lines @ fitted @ combined
     slopes = share @ _spline(knots, coefficients).derivative()(u) / (high - low)

@@ -1,4 +1,4 @@
-"""Rows → folds that are balanced per task and depend on nothing but the rows; the parameter ``validation``."""
+"""The parameter ``validation``: rows → folds that are balanced per task and depend on the rows alone."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def deal_folds(data: TaskData, n_folds: int, seed: int = 0) -> np.ndarray:
     The rows of a task are ordered by a hash of (seed, row) and dealt out in turn, starting at a fold that the
     hashes choose. Neither the order of rows or columns, nor labels, nor units matter.
 
-    Copies of a row share a fold: they are one row of a larger weight. Where repeated x come with several y within a
-    task the data are discrete, and equal rows are different observations. Each is dealt out on its own, those whose x
-    has one y, too. Kept together, all rows of one (x, y) would be predicted from rows with other y only.
+    Copies of a row share a fold, like one row of a larger weight. Where repeated x come with several y within a task,
+    the data are discrete and equal rows are different observations. Then every row is dealt out on its own:
+    if equal rows were kept together, all rows of one (x, y) would be predicted from rows with other y only.
 
     With ``data.groups`` whole groups are dealt out: within each task where every group belongs to one task, over all
     tasks otherwise. Groups of equal rows are treated like equal rows.
@@ -56,15 +56,18 @@ def deal_holdout(data: TaskData, share: float, seed: int = 0) -> np.ndarray:
 def hash_folds(columns: Iterable[np.ndarray], n_rows: int, n_folds: int, seed: int = 0) -> np.ndarray:
     """Fold of every row of a stream, shape (rows,): a hash of the row's own float64 bits, modulo `n_folds`.
 
-    Nothing but the row decides, so batches, files, machines and runs agree, and equal rows share a fold. Unlike
-    `deal_folds` it cannot balance the folds of a task: it never sees a task whole.
+    The fold depends on the row alone, so batches, files, machines and runs agree, and equal rows share a fold. Unlike
+    `deal_folds` it cannot balance the folds of a task, because a stream never shows all rows of a task at once.
     """
     check_fold_number(n_folds)
     return (_mix(_hash_bits(columns, n_rows, seed)[1]) % np.uint64(n_folds)).astype(np.int64)
 
 
 def share_of_repetitions(tasks: np.ndarray, columns: Iterable[np.ndarray]) -> float:
-    """Share of the rows (x, y; the target last) that repeat one of their task whose x also comes with another y."""
+    """Share of the rows (x, y) that repeat another row of their task, where the same x also comes with another y.
+
+    The target is the last of the columns.
+    """
     features, keys = _hash_bits(columns, len(tasks))
     varied = _comes_with_several_targets(tasks, features, keys)
     order = np.lexsort((keys, tasks))
@@ -79,7 +82,7 @@ def _hash_bits(columns: Iterable[np.ndarray], n_rows: int, seed: int = 0) -> tup
         # Adding zero turns −0.0 into 0.0: equal numbers have equal bits.
         total = total ^ (column + 0.0).view(np.uint64)
         total *= np.uint64(0x9E3779B97F4A7C15)
-        # Multiplication carries upwards only; this mixes the high bits back into the low ones.
+        # Multiplication moves information to higher bits only; this mixes it back into the lower ones.
         total ^= total >> np.uint64(32)
     return before, total
 
@@ -98,7 +101,7 @@ def _shuffle(data: TaskData, seed: int) -> tuple[np.ndarray, np.ndarray]:
     varied = _comes_with_several_targets(decks, features, keys)
     if _are_observations(decks, features, varied):
         varied = np.ones_like(varied)
-    # Rows of one key may differ in their weights or beyond the rounding. Their order must not matter.
+    # Rows with one key may differ in their weights, or by less than the rounding. Their order must not matter.
     weight = [] if data.sample_weight is None else [data.sample_weight]
     marks = _hash_bits([*columns, *weight], len(data))[1]
     if data.groups is None:
@@ -130,7 +133,7 @@ def _are_observations(decks: np.ndarray, features: np.ndarray, varied: np.ndarra
 
 
 def _separated(decks: np.ndarray, keys: np.ndarray, marks: np.ndarray, varied: np.ndarray) -> np.ndarray:
-    """The keys, with a key of its own for every repetition of what is `varied`."""
+    """The keys, where rows marked in `varied` get a new key for every repetition."""
     order = np.lexsort((marks, keys, decks))
     first = np.flatnonzero(_changes(decks[order], keys[order]))
     repetition = np.empty(len(keys), dtype=np.uint64)
@@ -292,7 +295,7 @@ def _splits(splitter: Any, data: TaskData) -> Iterator[tuple[np.ndarray, np.ndar
 
 
 def _folds_of_splitter(splitter: Any, data: TaskData) -> np.ndarray:
-    """Number of the split whose test set each row is in, −1 for none."""
+    """Number of the split that tests each row, −1 for rows that no split tests."""
     fold = np.full(len(data), -1)
     for k, (train, test) in enumerate(_splits(splitter, data)):
         held_out = np.zeros(len(data), dtype=bool)

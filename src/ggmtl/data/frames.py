@@ -12,7 +12,7 @@ from ggmtl.errors import InputError
 
 
 def as_frame(values: Any, name: str, **options: Any) -> Any:
-    """A table of any library as one kind of frame, and what is no table as it is; repeated columns are refused."""
+    """A table of any library as a narwhals frame; other values are returned unchanged. Repeated columns are refused."""
     try:
         return nw.from_native(values, eager_only=True, pass_through=True, **options)
     except ValueError as error:
@@ -47,10 +47,10 @@ def plain(label: Any) -> Any:
 
 
 def is_missing(label: Any) -> bool:
-    """Whether a value stands for none."""
+    """Whether a value is a missing value."""
     try:
         return label is None or bool(label != label)
-    except TypeError:  # pandas' NA is neither equal to itself nor different
+    except TypeError:  # comparing pandas' NA with itself gives NA, which is not a truth value
         return True
 
 

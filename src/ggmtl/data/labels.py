@@ -15,11 +15,11 @@ from ggmtl.errors import InputError, InputTypeError, did_you_mean
 _UNSEEN_REMEDY = 'Use unseen="hub" to predict them with the shared model, or add_task() to attach them.'
 
 
-# Text that would take more bytes at the width of the longest label is kept as Python's own.
+# Text that would take more bytes in an array of fixed width is kept as Python objects.
 _MOST_BYTES = 1 << 26
-# Halves of letters in an older encoding, which are no text by themselves.
+# Surrogates, halves of characters in UTF-16, are not valid text by themselves.
 _SURROGATES = 0xD800, 0xDFFF
-# Whole numbers from here on share their float64 with others.
+# From here on, several whole numbers have the same float64.
 _LARGEST_WHOLE = 2**53
 _WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.0*)?")
 
@@ -58,9 +58,9 @@ def read_labels(values: Any, name: str, n_rows: int) -> np.ndarray:
 
 
 def _exactly(given: list[Any], name: str) -> np.ndarray:
-    """The labels in a type of NumPy's that tells all of them apart; refused where there is none.
+    """The labels in a NumPy type that keeps all of them distinct; refused where there is none.
 
-    Much text with a long label stays what it is: NumPy would take the room of the longest label for each.
+    Text stays an array of objects where NumPy, which gives every label the room of the longest, would take much memory.
     """
     if given and isinstance(given[0], str):
         distinct = set(given)
@@ -73,7 +73,7 @@ def _exactly(given: list[Any], name: str) -> np.ndarray:
 
 
 def _check_text(labels: Iterable[str], name: str) -> None:
-    """Refuse what is no text, such as half of a pair of surrogates: no file can hold it."""
+    """Refuse labels that cannot be encoded, such as half of a pair of surrogates."""
     for label in labels:
         try:
             label.encode()
@@ -94,7 +94,7 @@ def _as_array(given: list[Any], name: str) -> np.ndarray:
 
 
 def _number_type(given: list[Any]) -> Any:
-    """The type for numbers, of which NumPy itself makes floats or objects where some are large; None for others."""
+    """The NumPy type for numbers (NumPy itself would make large ones floats or objects); None for other labels."""
     kinds = (int, float, np.integer, np.floating)
     if not given or not all(isinstance(label, kinds) and not isinstance(label, bool) for label in given):
         return None
@@ -129,11 +129,11 @@ def locate_tasks(tasks: np.ndarray, labels: np.ndarray) -> np.ndarray:
         names, index = np.unique(labels, return_inverse=True)
         plain = np.array(names.tolist())
         if plain.dtype == object:
-            # Dates become objects; text holds what is of no single kind.
+            # Dates have become objects; labels of several kinds are compared as text.
             plain = np.array(names.tolist(), dtype=tasks.dtype if tasks.dtype.kind in "mM" else str)
         return locate_tasks(tasks, plain)[index.reshape(-1)]
     if _sort(tasks) != _sort(labels):
-        # One label that is no number turns a whole column into text; numbers are then compared as they are written.
+        # One label that is not a number turns a whole column into text, so numbers are compared as they are written.
         written = tasks.astype(str)
         order = np.argsort(written)
         found = locate_tasks(written[order], labels.astype(str))
@@ -153,7 +153,7 @@ def _widest(numbers: np.ndarray) -> np.ndarray:
 
 
 def _in_type_of(tasks: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, Any]:
-    """The labels in the type of the tasks, and which of them that type holds."""
+    """The labels in the type of the tasks, and which of them this type represents exactly."""
     if labels.dtype == tasks.dtype:
         return labels, True
     if labels.dtype.kind == "f":
@@ -183,7 +183,7 @@ def task_position(label: Any, tasks: np.ndarray) -> int:
 
 
 def _nearest(label: Any, known: np.ndarray) -> str:
-    """A name that may have been meant; numbers that look alike mean nothing, so those get the range."""
+    """A similar name; for numbers, which are no misspellings of each other, the range."""
     if known.dtype.kind in "US":
         return did_you_mean(label, known)
     first, last = known.min().item(), known.max().item()
@@ -191,7 +191,7 @@ def _nearest(label: Any, known: np.ndarray) -> str:
 
 
 def unknown_tasks_message(unknown: Sequence[object], known: np.ndarray, remedy: str = _UNSEEN_REMEDY) -> str:
-    """Say which tasks were never seen, and what can be done."""
+    """Message that names the tasks without training rows, and the remedy."""
     shown = ", ".join(repr(plain(label)) for label in unknown[:5])
     more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
     near = did_you_mean(unknown[0], known) if len(unknown) == 1 else ""
@@ -201,7 +201,7 @@ def unknown_tasks_message(unknown: Sequence[object], known: np.ndarray, remedy: 
 
 
 def unseen_message(labels: np.ndarray, unseen: np.ndarray, known: np.ndarray) -> str:
-    """Say how many rows have tasks that were never seen, which tasks, and what they may be misspellings of."""
+    """Message with the number of rows of tasks without training rows, these tasks, and similar names."""
     names, rows = np.unique(labels[unseen], return_counts=True)
     order = np.argsort(-rows, kind="stable")[:5]
     pairs = zip(names[order].tolist(), rows[order].tolist())
@@ -219,7 +219,7 @@ def _near(label: Any, known: np.ndarray) -> str:
 
 
 def _sort(labels: np.ndarray) -> str:
-    """What kind of labels these are: labels of one kind can be compared."""
+    """The kind of the labels; labels of one kind can be compared."""
     kind = labels.dtype.kind
     return "number" if kind in "biuf" else "text" if kind in "US" else kind
 

@@ -1,7 +1,6 @@
 """Any input → :class:`~ggmtl.data.TaskData`; everything that users pass in is checked here.
 
-Everything that uses this package may take for granted that features and targets are finite float64 arrays, that
-every row has a task label, and that weights are positive.
+After reading, features and targets are finite float64 arrays, every row has a task label, and weights are positive.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from ggmtl.data.task_data import TaskData
 from ggmtl.errors import InputError, warn_user
 
 SINGLE_TASK = 0
-# Models are made from squares and products of the values, which must neither overflow nor vanish.
+# Squares and products of the values must neither overflow nor underflow to zero.
 LARGEST, SMALLEST = 1e153, 1e-152
 
 
@@ -79,7 +78,7 @@ def read_training(
 
 
 def _warn_of_target(matrix: np.ndarray, names: tuple[str, ...] | None, target: np.ndarray) -> None:
-    """A table passed whole has the target among its features, too."""
+    """Warn where a feature equals the target, as when a whole table is passed as X."""
     for k in np.flatnonzero(matrix[0] == target[0]):
         if names is not None and (matrix[:, k] == target).all() and (target != target[0]).any():
             warn_user(f"Column {names[k]!r} of X equals y in every row. Drop it from X, or the model only copies it.")
@@ -112,7 +111,7 @@ def read_prediction(
 
 
 def check_range(name: object, largest: float, bounds: tuple[float, float] = (SMALLEST, LARGEST)) -> None:
-    """Refuse a column whose largest value has a square that overflows, or vanishes without being zero."""
+    """Refuse a column whose largest value has a square that overflows, or underflows to zero."""
     least, most = bounds
     if largest > most or 0 < largest < least:
         raise InputError(
@@ -123,7 +122,7 @@ def check_range(name: object, largest: float, bounds: tuple[float, float] = (SMA
 
 
 def _other_names_message(names: tuple[str, ...], expected: tuple[str, ...]) -> str:
-    """Say in scikit-learn's words how columns differ from the fitted ones."""
+    """How the columns differ from those of the fit, in the wording of scikit-learn."""
     message = "The feature names should match those that were passed during fit.\n"
     unexpected = [name for name in names if name not in expected]
     absent = [name for name in expected if name not in names]
@@ -211,7 +210,7 @@ def _one_task_per_column(matrix, target, names, y, sample_weight, groups) -> Tas
 
 
 def _groups_of_copies(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """A label for every row, shape (rows,): the same for copies, also of other tables, else one of its own.
+    """A label for every row, shape (rows,): copies share a label, also between tables; other rows have their own.
 
     Equal rows are copies where their x never comes with other targets.
     """
@@ -225,7 +224,7 @@ def _groups_of_copies(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
     some[place] = target
     differs = np.bincount(place, weights=(target != some[place]).any(axis=1)) > 0
     varied = differs[place[order]]
-    # Named after the whole table: an equal row of a later one is another observation.
+    # The label depends on the whole table, because an equal row of a later table is another observation.
     table = blake2b(both[order].tobytes()).digest()
     for position in np.flatnonzero(varied):
         label[order[position]] = _hash_bytes(position.tobytes(), table)
@@ -237,7 +236,7 @@ def _hash_bytes(content: bytes, key: bytes = b"") -> int:
 
 
 def _without_zero_weights(data: TaskData) -> TaskData:
-    """A row of weight zero is a row that is not there."""
+    """The rows without those of weight zero."""
     weight = data.sample_weight
     return data if weight is None or (weight > 0).all() else data.take(weight > 0)
 
@@ -278,7 +277,7 @@ def are_counts(weight: np.ndarray) -> bool:
 
 
 def _with_mean_one(weight: np.ndarray) -> np.ndarray:
-    """Weights that are no counts compare rows and do not tell how many there are: their mean becomes one."""
+    """Weights that are not counts, divided by their mean: they compare rows, but do not count them."""
     mean = float(weight[weight > 0].mean())
     warn_user(
         f"sample_weight has fractions (such as {float(weight[weight != np.floor(weight)][0]):.6g}), so it cannot count "

@@ -39,11 +39,11 @@ class TaskData:
     coordinates : array of shape (n, 2), optional
         Longitude and latitude of each task.
     task_features : data frame, optional
-        What is known about the tasks: one row per task, with a column ``task``.
+        Descriptors of the tasks: one row per task, with a column ``task``.
     test : TaskData, optional
         Rows set aside for testing, where the set comes with such a split.
     notes : tuple of str
-        What a reader should know about these data, such as faulty readings.
+        Remarks about these data, such as faulty readings.
 
     Examples
     --------
@@ -81,7 +81,7 @@ class TaskData:
     @cached_property
     def _coding(self) -> tuple[np.ndarray, np.ndarray]:
         names, index = np.unique(self.tasks, return_inverse=True)
-        # Rows with long names share them; one array of the names is small.
+        # Long labels are kept as objects, one per row; an array of the distinct ones is small.
         return np.array(names.tolist()) if names.dtype == object else names, index.reshape(-1)
 
     @property
@@ -122,7 +122,7 @@ class InputForm:
     Parameters
     ----------
     reads_tasks : bool
-        Whether rows come with task labels, in a column or apart.
+        Whether rows come with task labels, in a column of X or as ``tasks=``.
     target_is_matrix : bool
         Whether y has one column per task.
     n_targets : int, optional
@@ -162,5 +162,5 @@ class InputForm:
 
 
 def _is_matrix(y: Any) -> bool:
-    """Whether a target has two dimensions; the target is not copied from its device."""
+    """Whether a target has two dimensions; a tensor on a GPU is not copied for this."""
     return (y.ndim if hasattr(y, "ndim") else np.asarray(y).ndim) == 2

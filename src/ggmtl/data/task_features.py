@@ -1,4 +1,4 @@
-"""What is known about the tasks: a table with one row per task → columns of numbers and of categories."""
+"""Task features: a table with one row per task → columns of numbers and of categories."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _NUMBERS = (bool, int, float, Decimal, np.number, np.bool_)
 
 @dataclass(frozen=True)
 class TaskFeatures:
-    """What is known about some tasks.
+    """Features of some tasks.
 
     Parameters
     ----------
     task_names : array of shape (n,)
         Sorted labels.
     columns : dict of str to array of shape (n,)
-        Numbers as float64, categories as text. NaN and the empty text stand for what is not known, which only a task
+        Numbers as float64, categories as text. NaN and the empty text are missing values, which only a task
         added later may have.
     """
 
@@ -59,7 +59,7 @@ class TaskFeatures:
         return TaskFeatures(names[order], columns)
 
     def with_task(self, label: np.ndarray, row: TaskFeatures | None) -> TaskFeatures:
-        """One more task at its place; nothing is known about it where there is no row."""
+        """The table with one more task, in sorted order; all its values are missing where there is no row."""
         names = join_labels([self.task_names, label])
         position = int(np.searchsorted(names[:-1], names[-1]))
         names = np.concatenate([names[:position], names[-1:], names[position:-1]])
@@ -72,7 +72,7 @@ class TaskFeatures:
         return TaskFeatures(names, columns)
 
     def same_columns(self, other: TaskFeatures) -> TaskFeatures:
-        """The other table with the columns of this one; columns that are lacking, or of another kind, are refused."""
+        """The other table with the columns of this one; missing columns, and columns of another kind, are refused."""
         columns = {}
         for name, values in self.columns.items():
             if name not in other.columns:
@@ -109,7 +109,7 @@ def read_task_features(table: Any, task: str | int | None = None) -> TaskFeature
     given = {name: frame.get_column(name) for name in frame.columns if name != key}
     columns = {str(name): _column(series, str(name), labels)[first] for name, series in given.items()}
     if not columns:
-        raise InputError("task_features has no column besides the task. Add what is known about the tasks.")
+        raise InputError("task_features has no column besides the task. Add columns that describe the tasks.")
     return TaskFeatures(names, columns)
 
 

@@ -1,13 +1,13 @@
-"""What is known about the tasks → columns z with mean zero, in which the common model w_0 + B z_i is linear.
+"""Task features → columns z with mean zero, in which the common model w_0 + B z_i is linear.
 
-A number gives itself and its square. A category gives one column per value. Two columns that say where a task is also
+A number gives itself and its square. A category gives one column per value. Two columns with the place of a task also
 give the leading functions of a smooth surface: with landmarks l_1, l_2, … among the places, K = exp(−distance/ℓ) and
 K_ll = U diag(κ) Uᵀ,
 
     φ(x) = K(x, l) U_q κ_q^-½ ,
 
 so that independent coefficients of the same variance are a Gaussian process over the places, to rank q. Near places
-then have near models, as in kriging. Which columns matter is not decided here: their strengths are learned.
+then have near models, as in kriging. How much each column matters is learned.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LONGITUDES, _LATITUDES = ("lon", "lng", "long", "longitude"), ("lat", "latitude
 class Number:
     """A column of numbers: standardised, and its square where it has more than two values.
 
-    Beyond the values seen, the square stays what it is at the end of the range.
+    Beyond the range of the training values, the square stays constant.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Category:
         return (0,) * len(self.values)
 
     def encode(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Columns z; zero for a value that was not in training, which so counts as an average one."""
+        """Columns z; zero, which is the average, for a value that was not in the training table."""
         shares = np.array(self.shares)
         here = columns[self.name][:, None] == np.array(self.values)
         spread = np.sqrt((shares * (1.0 - shares)).sum())
@@ -107,7 +107,7 @@ class Category:
 
 @dataclass(frozen=True)
 class Surface:
-    """A smooth function of two columns that say where a task is, on the sphere or in the plane."""
+    """A smooth function of the place of a task, given by two columns, on the sphere or in the plane."""
 
     columns: tuple[str, str]
     sphere: bool
@@ -128,9 +128,9 @@ class Surface:
         if len(distinct) < 3 or not unit > 0:
             return None
         landmarks = _spread_out((distinct - origin) / unit, min(_LANDMARKS, len(distinct)))
-        # Beyond the extent of the places, the length scale makes no difference that could be measured.
+        # A length scale beyond the extent of the places makes no measurable difference.
         values, vectors = np.linalg.eigh(np.exp(-cdist(landmarks, landmarks) / _LENGTH))
-        # Half of the tasks at most: a function for every task would leave nothing to tell it from chance.
+        # Half of the tasks at most: with a function for every task, effects could not be distinguished from chance.
         kept = max(1, min(most, len(distinct) // 2))
         basis = vectors[:, ::-1][:, :kept] / np.sqrt(values[::-1][:kept])
         rough = cls(names, sphere, origin, unit, landmarks, basis, np.zeros(kept), 1.0)
@@ -141,7 +141,7 @@ class Surface:
 
     @property
     def name(self) -> str:
-        """What a reader sees."""
+        """The name that is shown to users."""
         return f"place ({', '.join(self.columns)})"
 
     @property
@@ -164,7 +164,7 @@ Term = Number | Category | Surface
 
 @dataclass(frozen=True)
 class KnownTasks:
-    """What is known about the tasks of a model.
+    """The task features of a model, and the terms made of them.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ class KnownTasks:
 
     @classmethod
     def of(cls, features: TaskFeatures, n_coefficients: int, where: tuple[str, str] | None = None) -> KnownTasks:
-        """Read off the columns which terms they give.
+        """Terms for the columns of a table.
 
         `where` names the columns of a place. By default those named as longitude and latitude are, if there are any.
         """
@@ -212,11 +212,11 @@ class KnownTasks:
         return self.encode(self.features)
 
     def encode(self, features: TaskFeatures) -> np.ndarray:
-        """z of tasks of which the same is known, shape (m, q)."""
+        """z of tasks with the same columns, shape (m, q)."""
         return np.column_stack([term.encode(self._unwrapped(features.columns, term)) for term in self.terms])
 
     def with_task(self, label: np.ndarray, row: TaskFeatures | None) -> KnownTasks:
-        """One more task, of which nothing is known where there is no row."""
+        """The same with one more task; all its values are missing where there is no row."""
         row = None if row is None else self.features.same_columns(row)
         return KnownTasks(self.features.with_task(label, row), self.terms)
 
@@ -248,7 +248,7 @@ class KnownTasks:
         return [own.get(term.name, term.name) for term in self.terms for _ in term.groups]
 
     def places(self, names: tuple[str, str]) -> np.ndarray:
-        """Where the tasks are, in coordinates whose distances are those between places."""
+        """Places of the tasks in coordinates whose Euclidean distances are those between the places."""
         columns = self.features.columns
         return places(names, columns, is_on_sphere(names, columns))
 
@@ -284,7 +284,7 @@ def _check_places(names: tuple[str, str], columns: Mapping[str, np.ndarray]) -> 
 
 
 def _unwrapped(longitude: np.ndarray) -> np.ndarray:
-    """Longitudes within 180° of their mean direction, so that the date line divides nothing."""
+    """Longitudes within 180° of their mean direction, so that the date line does not divide neighbours."""
     angle = np.radians(longitude)
     middle = np.degrees(np.arctan2(np.sin(angle).mean(), np.cos(angle).mean()))
     return (longitude - middle + 180.0) % 360.0 - 180.0 + middle

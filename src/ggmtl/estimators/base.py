@@ -77,9 +77,9 @@ class LearnedModels:
     coefficients : array of shape (n, p)
         Model of every task; the intercept last, if there is one.
     graph : TaskGraph
-        Relations found; empty where the method has none.
+        Relations found; empty if the method learns none.
     common : array of shape (p,), optional
-        The model for a task never seen.
+        The model for tasks without training rows.
     attributes : dict
         Fitted attributes (names ending in an underscore) to set on the estimator as they are.
     """

@@ -3,7 +3,7 @@
     magic (8) | version u32 | header length u32 | file size u64 | sha256 of what follows (32) | header | arrays
 
 All numbers are little-endian. The header is JSON: plain data, and for every array its type, shape and place. Arrays are
-stored byte plane by byte plane, compressed. Nothing in a file is ever executed; what is not declared is not read.
+stored byte plane by byte plane, compressed. Nothing in a file is executed; undeclared bytes are not read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAGIC = b"\x89GGMTL\r\n"
 VERSION = 1
 _PREFIX = struct.Struct("<8sIIQ32s")
 _MAX_HEADER = 1 << 26
-# No zlib stream grows by more than this factor, so no declared size beyond it can be honest.
+# No zlib stream grows by more than this factor, so a larger declared size must be wrong.
 _MAX_GROWTH = 1100
 _RULES = {rule.__name__: rule for rule in (KNN, Complete, Coordinates, Pairs)}
 # Half the largest float32, since rounding may double a value's last power of two, and the smallest normal one.
@@ -57,7 +57,7 @@ def write_file(path: str | Path, content: dict[str, Any], arrays: dict[str, np.n
 
 
 def read_file(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read plain data and arrays, or say what is wrong with the file."""
+    """Read plain data and arrays, or raise an error that describes the damage."""
     try:
         raw = Path(path).read_bytes()
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
@@ -251,7 +251,7 @@ def unpack_labels(kind: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def round_mantissa(values: np.ndarray, bits: int = 12) -> np.ndarray:
-    """float32 with few bits in the mantissa, which compress well; for values that are estimates anyway.
+    """float32 with few bits in the mantissa, which compresses well, for values that need little precision.
 
     Values outside the range of float32 stay as they are.
     """

@@ -121,7 +121,7 @@ def unpack_family(
 
 
 def _columns(values: Any, width: int) -> np.ndarray:
-    """Positions of some of so many columns, in rising order."""
+    """Positions below `width` in rising order; a ValueError for anything else."""
     columns = np.asarray(values)
     if columns.dtype.kind not in "iu" or columns.ndim != 1 or not len(columns):
         raise ValueError("the columns of a level are no positions")
@@ -131,7 +131,7 @@ def _columns(values: Any, width: int) -> np.ndarray:
 
 
 def _place(value: Any, number: int) -> int:
-    """The place of a level among so many."""
+    """Position of a level, below `number`; a ValueError for anything else."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < number:
         raise ValueError("no level is chosen")
     return value
@@ -153,7 +153,7 @@ def _unpack_level(level: GraphFit, found: Arrays) -> GraphFit:
 
 
 def _measure(content: dict[str, Any]) -> Measure:
-    """How held-out losses are told; a ValueError for a file of classes or counts that cannot be read any more."""
+    """The measure of held-out losses; a ValueError for files of classes or counts of an earlier version."""
     if "outcome" not in content:
         return SQUARED_ERROR
     if "levels" in content["outcome"]:
@@ -179,6 +179,6 @@ def _shown(edges: TaskGraph, graph: TaskGraph) -> np.ndarray:
 
 
 def _name_only(name: str, value: float, width: int) -> GraphFit:
-    """A level of which the models were not kept."""
+    """A level whose models are not in the file."""
     nothing = np.zeros(width)
     return GraphFit(name, np.empty((0, 2), np.int64), np.empty(0), nothing, nothing, np.empty((0, width)), float(value))

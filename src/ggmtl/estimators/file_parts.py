@@ -29,7 +29,7 @@ _CURVES = tuple(field.name for field in fields(Curves))
 _SURFACE = ("origin", "landmarks", "basis", "center")
 _ROWS = ("design", "target", "offset", "weight", "task")
 _SCORES = ("total", "amount", "observed", "expected", "count", "groups", "task_auc")
-# What a fit has besides arrays, and of which type it is.
+# Fields of a fit that are not arrays, and their types.
 FIT_VALUES: dict[str, type] = {
     "name": str,
     "value": float,
@@ -115,7 +115,7 @@ def _check_kind(name: str, columns: dict[str, np.ndarray], kind: str) -> None:
 
 
 def fit_values(plain: dict[str, Any]) -> dict[str, Any]:
-    """How the outer problem of a fit ended; a ValueError where these are not what they can be."""
+    """Fields of a fit that are not arrays; a ValueError where one has another type."""
     values = {name: decode(plain[name]) for name in FIT_VALUES}
     wrong = [name for name, kind in FIT_VALUES.items() if not _is_kind(values[name], kind)]
     if wrong or not all(_is_kind(value, float) for value in values["history"]):
@@ -124,7 +124,7 @@ def fit_values(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def path_rows(rows: Any) -> list[dict[str, Any]]:
-    """The rows of ``path_``; a ValueError where they are none. Those of earlier versions have no weight."""
+    """The rows of ``path_``, or a ValueError. Those of earlier versions have no weight."""
     kinds = {"level": str, "chosen": bool}
     for row in rows if isinstance(rows, list) else [None]:
         if not isinstance(row, dict) or not row.keys() >= _PATH or not row.keys() <= _PATH | {"weight"}:
@@ -151,7 +151,7 @@ def pack_curves(curves: Curves) -> Arrays:
 
 
 def unpack_curves(arrays: Arrays, n_features: int) -> Curves:
-    """The curves of these arrays, or an error that says why they are none."""
+    """The curves of these arrays, or a ValueError that gives the reason."""
     found = under("curves.", arrays)
     if not found:
         return Curves.none()
@@ -173,7 +173,7 @@ def pack_intervals(state: FittedState) -> Arrays:
 
 
 def unpack_intervals(arrays: Arrays) -> dict[str, Any]:
-    """What the state is given; files of earlier versions have none."""
+    """Calibration and typical deviations; files of earlier versions have none."""
     found = {name: values.astype(np.float64) for name, values in under("interval.", arrays).items()}
     if not found:
         return {}

@@ -22,7 +22,7 @@ from ggmtl.statistics.task_statistics import TaskStatistics
 
 
 def more_rows(model: Any, data: TaskData, forget: float) -> tuple[TaskStatistics, InputForm]:
-    """Statistics of all rows, of which the old ones count `forget` each; and their form."""
+    """Statistics of all rows, the old ones with weight `forget`, and their form."""
     if not isinstance(forget, (int, float)) or not 0 < forget <= 1:
         raise ParameterError(f"forget must lie above 0 and at most at 1. Got {forget!r} instead.")
     old = model.state_.rows("partial_fit")
@@ -31,7 +31,7 @@ def more_rows(model: Any, data: TaskData, forget: float) -> tuple[TaskStatistics
 
 
 def more_features(state: FittedState, features: TaskFeatures | None) -> TaskFeatures | None:
-    """What is known about the tasks of a model and of new ones; None where it was fitted without."""
+    """Features of the tasks of a model and of new ones; None if it was fitted without task features."""
     known = state.settings.known
     if features is None:
         return None if known is None else known.features
@@ -87,7 +87,7 @@ def read_more(model: Any, X: Any, y: Any, tasks: Any, sample_weight: Any, groups
 
 
 def collect(model: Any, data: TaskData, like: TaskStatistics) -> tuple[TaskStatistics, InputForm]:
-    """Statistics of rows, dealt into folds among themselves; groups stay in their folds. And the form with these."""
+    """Statistics of new rows, dealt into folds of their own, and the form; known groups stay in their folds."""
     form, seed = model.state_.form, seed_of(model.random_state)
     if not like.n_folds:
         return TaskStatistics.from_data(data), form
@@ -108,7 +108,7 @@ def collect(model: Any, data: TaskData, like: TaskStatistics) -> tuple[TaskStati
 
 
 def _check_columns_of_target(state: FittedState, data: TaskData) -> None:
-    """One task per column of y: those of ``fit`` must be there, and no others than tasks that came later."""
+    """With one task per column, y must have the columns of ``fit``, and may have those of tasks added later."""
     given, known, n_targets = set(data.task_names.tolist()), state.task_names.tolist(), state.form.n_targets
     if given <= set(known) and len(given) >= (n_targets or 0):
         return
@@ -120,7 +120,7 @@ def _check_columns_of_target(state: FittedState, data: TaskData) -> None:
 
 
 def new_label(state: FittedState, name: Any) -> np.ndarray:
-    """The label of a new task, of the kind of the others; an error where it is known already."""
+    """The label of a new task, of the same kind as the others; an error if the task exists."""
     if not state.form.reads_tasks and not state.form.target_is_matrix:
         raise InputError("The model was fitted without tasks, so there is nothing to attach a task to.")
     label = read_labels([name], "name", 1)
@@ -134,7 +134,7 @@ def new_label(state: FittedState, name: Any) -> np.ndarray:
 
 
 def read_one_task(model: Any, label: np.ndarray, X: Any, y: Any) -> TaskData:
-    """Rows of one new task; a task column may be there, and must then name this task."""
+    """Rows of one new task; if X has the task column, it must name this task."""
     state, frame = model.state_, as_frame(X, "X")
     task = model.task
     named = isinstance(frame, nw.DataFrame) and task in frame.columns

@@ -36,7 +36,7 @@ from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 from ggmtl.statistics.scaling import Scaling
 from ggmtl.statistics.task_statistics import TaskStatistics
 
-# Parameters that do not change what is learned, or that the statistics already reflect.
+# Parameters that do not change the result, or that are already reflected in the statistics.
 _IRRELEVANT = ("task", "unseen", "checkpoint", "n_jobs", "verbose")
 
 
@@ -81,11 +81,11 @@ def _searched(
             columns = settings.known.features.columns
             mark["task features"] = _digest([*columns, *(values.tolist() for values in columns.values())])
         journal = open_journal(model.checkpoint, mark, kinds, read_file, write_file)
-    # One at a time, and none is kept in the user's order: the losses of very many tasks fill the memory.
+    # One at a time, without keeping those in the user's order: the losses of very many tasks fill the memory.
     for k in range(len(folds)):
         folds[k] = order.loss(folds[k])
     folded = FoldedLoss(tuple(folds), form.scored_from)
-    # The search may use the losses up: no one else holds them any longer.
+    # The search may overwrite the losses, so no other reference to them is kept.
     folds.clear()
     with verbose_logging(model.verbose):
         family = fit_path(
@@ -109,7 +109,7 @@ def _searched(
 def with_known_tasks(
     settings: Settings, features: TaskFeatures | None, task_names: np.ndarray, order: np.ndarray, model: Any
 ) -> Settings:
-    """The settings with what is known about these tasks, in the given order; refused where it cannot be used."""
+    """The settings with the features of these tasks, in the given order; an error where they cannot be used."""
     where = settings.candidates.columns if isinstance(settings.candidates, Coordinates) else None
     if features is None:
         if where is not None:
@@ -133,8 +133,8 @@ def _warn_unless_converged(model: Any, family: Family) -> None:
         "max_iter": f"The outer problem stopped after max_iter={model.max_iter} steps with {measure} of "
         f"{fit.certificate:.1e} (tol={model.tol:g}). "
         + ("Increase max_iter or tol." if model.step is None else "Increase max_iter or tol, or change step."),
-        "interrupted": "The fit was interrupted: this is the best graph so far"
-        + (", and fit goes on from the checkpoint when it is called again." if model.checkpoint else "."),
+        "interrupted": "The fit was interrupted: the graph is the best found so far"
+        + (", and fit continues from the checkpoint when it is called again." if model.checkpoint else "."),
     }
     if fit.status in reasons:
         warn_user(reasons[fit.status], ConvergenceWarning)
@@ -151,12 +151,12 @@ def _require_memory(n: int, p: int) -> None:
 
 
 def placed(folded: FoldedLoss, device: str, sizes: Sizes = SIZES) -> FoldedLoss:
-    """The losses on the device, where there are so many tasks that it pays; as they are otherwise.
+    """The losses on the device if there are enough tasks for it to pay, else unchanged.
 
     Raises
     ------
     MissingExtraError, ParameterError
-        Where torch is not installed, or there is no such device, whatever the number of tasks.
+        If torch is not installed or the device does not exist, for any number of tasks.
     """
     if device == "cpu":
         return folded
@@ -178,7 +178,7 @@ def fingerprint(
     scaling: Scaling,
     scored_from: int,
 ) -> dict[str, Any]:
-    """All that a fit depends on, under the names that a message may use; `folds` are its losses in scaled units."""
+    """All that a fit depends on, under names for messages; `folds` are its losses in scaled units."""
     relevant = {name: value for name, value in model.get_params(deep=False).items() if name not in _IRRELEVANT}
     return {
         "version of ggmtl": _version(),

@@ -41,7 +41,7 @@ from ggmtl.inference.uncertainty import noise_ratios, noise_variance, standard_e
 from ggmtl.statistics.scaling import Scaling
 from ggmtl.statistics.task_statistics import TaskStatistics
 
-# What the parts of a damaged file raise where they meet.
+# Errors that the parts of a damaged file raise when they are put together.
 DAMAGED = (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError)
 _KINDS = ("GGMTLRegressor", "GGMTLClassifier")
 _FORM = tuple(field.name for field in fields(InputForm))
@@ -133,7 +133,7 @@ def read_notes(path: str | Path) -> dict[str, Any]:
 
 
 def _pack_graph(graph: TaskGraph, arrays: Arrays) -> None:
-    """The reported graph: which edges of the fit it shows (both are sorted), or its own where it has others."""
+    """The reported graph: a mask of the edges of the fit (both are sorted), or edges of its own."""
     n = graph.n_tasks
     keys, shown = arrays["edges"].astype(np.int64) @ [n, 1], graph.edges @ [n, 1]
     arrays["graph.weights"] = graph.weights

@@ -1,4 +1,4 @@
-"""The regressor's parameters: what goes with what, and what it means to the learner."""
+"""The parameters of an estimator: which values and combinations are allowed, and the settings that they give."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ggmtl.graph.candidates import as_candidates
 CRITERIA = ("auto", "validation", "evidence")
 EFFECTS = ("linear", "smooth", "auto")
 NOISES = ("auto", "common", "per_task")
-# Penalties whose graphs may be learned by evidence.
+# Penalties for which graphs can be learned by evidence.
 _BY_EVIDENCE = ("squared_l2", "l1")
 
 
 def settings_of(model: Any, width: int, is_linear: np.ndarray | None = None) -> Settings:
-    """What the learner needs to know, in its own terms.
+    """The settings of a fit.
 
-    There are `width` coefficients per task; `is_linear` says which are not those of curves, where there are such.
+    There are `width` coefficients per task; `is_linear` marks those that are not of curves.
     """
     slopes = np.ones(width, dtype=bool)
     if model.fit_intercept:
@@ -72,7 +72,7 @@ def _coupling(model: Any, width: int) -> np.ndarray | None:
 
 
 def criterion_used(model: Any) -> str:
-    """What ``criterion="auto"`` stands for."""
+    """The criterion, with ``"auto"`` resolved."""
     if model.criterion != "auto":
         return model.criterion
     plain = (
@@ -88,7 +88,7 @@ def criterion_used(model: Any) -> str:
 
 
 def check_parameters(model: Any) -> None:
-    """Refuse values and combinations that have no meaning, with the reason."""
+    """Refuse invalid values and incompatible parameters, with the reason."""
     check_choice("penalty", model.penalty, PENALTIES)
     check_choice("criterion", model.criterion, CRITERIA)
     check_choice("noise", model.noise, NOISES)
@@ -116,7 +116,7 @@ def check_parameters(model: Any) -> None:
 
 
 def _check_combinations(model: Any) -> None:
-    """Refuse parameters that do not go with one another."""
+    """Refuse incompatible parameters."""
     squared = model.penalty == "squared_l2"
     if model.hypergradient == "frozen" and squared:
         raise ParameterError('hypergradient="frozen" is for penalty="l2" and "l1"; the squared penalty has one form.')
@@ -136,7 +136,7 @@ def _check_combinations(model: Any) -> None:
         if not _is_negligible(model.ridge):
             raise ParameterError(
                 f'criterion="evidence" learns the shrinkage itself: a ridge of at most {NEGLIGIBLE_RIDGE:g} '
-                f'goes with it. Got ridge={model.ridge!r} instead. Use criterion="validation" for a ridge of your own.'
+                f'is allowed. Got ridge={model.ridge!r} instead. Use criterion="validation" for a ridge of your own.'
             )
     if model.edge_solver == "closed_form" and not (
         squared
@@ -155,7 +155,7 @@ def _check_combinations(model: Any) -> None:
 
 
 def _check_curves(model: Any) -> None:
-    """Refuse what curves do not go with."""
+    """Refuse parameters that are incompatible with curves."""
     effects = f"effects={model.effects!r}"
     if model.effects == "auto" and criterion_used(model) == "validation" and model.edge_entropy != "auto":
         raise ParameterError(
@@ -163,7 +163,9 @@ def _check_curves(model: Any) -> None:
             'criterion="validation" leaves one level. Use effects="smooth", or edge_entropy="auto".'
         )
     if not model.fit_intercept:
-        raise ParameterError(f"{effects} needs fit_intercept=True: a curve is a departure from a line and its level.")
+        raise ParameterError(
+            f"{effects} needs fit_intercept=True: a curve is the difference from a straight line with an intercept."
+        )
     if isinstance(model.device, str) and model.device != "cpu":
         raise ParameterError(f'{effects} is fitted on the CPU only. Use device="cpu". Got {model.device!r} instead.')
     if not isinstance(model.coupling, str) and np.ndim(model.coupling) == 1:
@@ -171,7 +173,7 @@ def _check_curves(model: Any) -> None:
 
 
 def check_device_name(model: Any) -> None:
-    """Refuse names that mean nothing, and criteria that have no form on a device; whether it is there is not asked."""
+    """Refuse invalid names, and criteria that are not available on a GPU; not whether the device exists."""
     if not isinstance(model.device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", model.device):
         raise ParameterError(f'device must be "cpu", "cuda" or "cuda:0", "cuda:1", …. Got {model.device!r} instead.')
     if model.device != "cpu" and model.noise == "per_task":
@@ -182,7 +184,7 @@ def check_device_name(model: Any) -> None:
     if model.device != "cpu" and criterion_used(model) != "evidence":
         raise ParameterError(
             f'device={model.device!r} needs criterion="evidence", with the usual penalty, hub, coupling and sparsity: '
-            f"criterion={criterion_used(model)!r}, which these parameters ask for, is computed on the CPU only. "
+            f"criterion={criterion_used(model)!r}, which these parameters lead to, is computed on the CPU only. "
             'Use device="cpu".'
         )
 
@@ -194,7 +196,7 @@ def _steps(value: Any) -> int:
 
 
 def _is_negligible(ridge: Any) -> bool:
-    """Whether a ridge only determines what no row determines; with evidence, the hub's prior does the shrinking."""
+    """Whether a ridge only determines directions that no row determines; with evidence, the hub's prior shrinks."""
     return _number("ridge", ridge) <= NEGLIGIBLE_RIDGE
 
 

@@ -1,4 +1,4 @@
-"""GGMTLRegressor: the scikit-learn shell around the fitted state; no algebra."""
+"""GGMTLRegressor: its parameters and attributes, the paper's recipe, and reading a model file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class GGMTLRegressor(StateRegressor):
     coupling : "auto", float or array of shape (d + 1,)
         Λ: learned, one number, or one per feature with the intercept last.
     hub : bool
-        Whether all tasks are also drawn to a shared model. ``False`` is the paper.
+        Whether all tasks are also shrunk towards a shared model. ``False`` is the paper.
     edge_l2, edge_l1 : float
         ξ and η, sparsity terms of the outer problem.
     edge_entropy : "auto" or float
@@ -51,12 +51,12 @@ class GGMTLRegressor(StateRegressor):
         Which edges may exist.
     validation : int, float, splitter or None
         Folds, one share of rows to hold out (the paper: 0.2), or a scikit-learn splitter. By evidence, very many tasks
-        (n·(d + 1)² > 2¹⁸) hold out one of the folds only: their mean error is known well enough from it. None holds
+        (n·(d + 1)² > 2¹⁸) hold out one of the folds only: their mean error is precise enough. None holds
         out nothing: there is no ``validation_error_``, and evidence is the only criterion.
     noise : {"auto", "common", "per_task"}
-        Whether all tasks are equally noisy, or each has a variance of its own, drawn to the others', by which its rows
-        are weighed. ``"auto"``, by evidence and for n·(d + 1)² ≤ 2¹⁸: where residuals say that variances differ and
-        rows held out do not disagree.
+        Whether all tasks have the same noise variance, or each its own, by whose inverse its rows are weighted.
+        Variances per task are shrunk towards each other. ``"auto"``, by evidence and for n·(d + 1)² ≤ 2¹⁸: per task
+        if residuals show different variances and held-out rows do not contradict this.
     edge_solver : {"quasi_newton", "projected_gradient", "closed_form"}
         How the validation criterion is minimised.
     step : float, optional
@@ -73,21 +73,22 @@ class GGMTLRegressor(StateRegressor):
         predicted no worse with it. Classes are for :class:`GGMTLClassifier`.
     effects : {"linear", "smooth", "auto"}
         ``"smooth"``: the effect of every feature with more than eight distinct values is a curve, a cubic spline that
-        goes on as a straight line beyond the range of the training rows. How far common curve and deviations bend is
-        learned. ``"auto"``: straight lines and curves are both levels. Curves need ``fit_intercept=True`` and the CPU.
+        continues as a straight line beyond the range of the training rows. The curvature of the shared curve and of
+        the deviations is learned. ``"auto"``: straight lines and curves are both levels. Curves need
+        ``fit_intercept=True`` and the CPU.
     fit_intercept, standardize : bool
     ridge : float
         ρ, on the slopes of every level. Evidence learns the shrinkage itself and takes no more than the default.
     unseen : {"error", "hub"}
         What ``predict`` does with a task that was not in the training data.
     max_iter : int
-        Outer steps at most. Evidence takes no more than 20 anyway (6 where it is sampled): later ones claim more
-        certainty than there is.
+        Maximum number of outer steps. Evidence takes at most 20 (6 where it is sampled): with more steps, strengths
+        become overconfident.
     tol : float
         Outer tolerance: largest entry of the projected gradient, relative to the criterion. By evidence, steps end when
         one gains less than 10⁴ · `tol` nats, where the evidence is exact.
     checkpoint : str or Path, optional
-        A file in which ``fit`` records what it has done, every few seconds. A fit that was killed goes on from there
+        A file in which ``fit`` records its progress every few seconds. A fit that was killed continues from there
         when it is started again with the same data and parameters; a finished one is read back at once.
     device : {"cpu", "cuda", "cuda:0", …}
         Where very many tasks are fitted by evidence: on the CPU, or on a GPU through torch. Few tasks are fitted on the
@@ -116,22 +117,22 @@ class GGMTLRegressor(StateRegressor):
     hub_coef_, hub_intercept_ : array of shape (d,) and float
         The shared model.
     path_ : list of dict
-        One entry per level considered: name, edges, honest error, criterion, whether chosen.
+        One entry per level considered: name, edges, held-out error, criterion, whether chosen.
     validation_error_ : float or None
-        Root mean squared error on rows that the models had not seen, everything relearned without them.
+        Root mean squared error on held-out rows; all models were refitted without these rows.
     blend_ : dict
         Share of every level in the model, where ``loss="poisson"``; ``validation_error_`` is then the mean deviance.
     dispersion_ : float
-        φ, by which the variance of counts is larger than their mean (``loss="poisson"``).
+        φ, the ratio of the variance of counts to their mean (``loss="poisson"``).
     noise_ : array of shape (n_tasks,)
         Standard deviation of every task's noise, in the units of the target.
     history_ : list of float
         The criterion after every outer step, the start first: the outer loss or the negative log evidence; one value
-        for the hub. Where the evidence is sampled and its value not known, the factor by which the mean strength of the
-        edges would have to change, after every step: it goes to one.
+        for the hub. Where the evidence is sampled and its value unknown, the factor by which the mean strength of the
+        edges would have to change, after every step; it converges to one.
     status_ : {"converged", "flat", "stopped", "max_iter", "interrupted"}
-        How the outer steps behind the chosen level ended. ``"flat"``: no further decrease can be told from rounding;
-        ``"stopped"``: evidence took the steps that it takes by design; ``"interrupted"``: by Ctrl-C.
+        How the outer steps behind the chosen level ended. ``"flat"``: further decreases are within rounding;
+        ``"stopped"``: evidence finished after its fixed number of steps; ``"interrupted"``: by Ctrl-C.
     n_iter_, converged_ : int and bool
         Outer steps, and whether they ended as ``"converged"`` or ``"flat"``.
 

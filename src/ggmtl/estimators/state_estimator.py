@@ -84,8 +84,8 @@ class StateEstimator(TaskEstimator):
         exposure : array of shape (rows,), optional
             As in ``fit``, for counts.
         task_features : data frame, optional
-            What is known about the task, as in ``fit``: one row of the table is enough. Without it, the task counts as
-            an average one.
+            Features of the task, as in ``fit``; a table with its row is enough. Without it, the task counts as an
+            average one.
 
         Returns
         -------
@@ -103,8 +103,8 @@ class StateEstimator(TaskEstimator):
     def coefficients(self) -> Any:
         """All coefficients with their standard errors, in the units of the data, as a tidy table.
 
-        The standard errors are those beside the graph and the strengths as they were learned. The doubt about these is
-        left out, so intervals of two standard errors hold the truth a little less often than in 19 cases of 20.
+        The standard errors take the graph and the strengths as given. Their uncertainty is left out, so intervals of
+        two standard errors cover the true value slightly less often than 95 % of the time.
 
         The columns are task, feature, coefficient and standard_error; the feature of an intercept is
         ``"(intercept)"``. The table is of the kind given to ``fit``, else of pandas or polars, whichever is
@@ -117,12 +117,12 @@ class StateEstimator(TaskEstimator):
         """Intervals of all coefficients, in the units of the data, as a tidy table.
 
         The columns are task, feature, coefficient, low and high. The bounds lie as many standard errors of
-        ``coefficients()`` from the coefficient as a normal distribution asks for.
+        ``coefficients()`` from the coefficient as the quantiles of a normal distribution.
 
         Parameters
         ----------
         level : float
-            Share of the intervals that should hold the true value, between 0 and 1.
+            Share of the intervals that should cover the true value, between 0 and 1.
         """
         check_is_fitted(self, "coef_")
         return as_table(interval_columns(self, level), self._form.table_kind)
@@ -180,7 +180,7 @@ class StateEstimator(TaskEstimator):
         return describe(summarize(self))
 
     def _html_repr(self) -> str:
-        """What a notebook shows: once fitted, what was found, with scikit-learn's list of parameters below it."""
+        """For notebooks: the findings of a fitted model, with scikit-learn's list of parameters below them."""
         parameters = super()._html_repr()
         if not hasattr(self, "state_"):
             return parameters
@@ -189,11 +189,11 @@ class StateEstimator(TaskEstimator):
     def evidence(self, n_probes: int = 8) -> LevelEvidence:
         """Log evidence of the chosen level, in nats, and how much more it is than that of the hub alone.
 
-        ln p(y) with the models integrated out: the more, the better. It is exact for the hub, for clusters, and up to
-        640 coefficients in all; other graphs have it up to a standard error. Values compare between models of the
+        ln p(y) with the models integrated out; larger is better. It is exact for the hub, for clusters, and up to
+        640 coefficients in all; for other graphs it has a standard error. Values compare between models of the
         same rows, scaling and noise: a constant of these is left out.
 
-        ``criterion`` in ``path_`` is the negative, to which graphs add what it takes to describe them.
+        ``criterion`` in ``path_`` is the negative, plus the description length of a graph.
 
         Parameters
         ----------

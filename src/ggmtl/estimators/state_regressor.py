@@ -1,4 +1,4 @@
-"""The regressor over rows: ``fit``, ``partial_fit``, ``predict`` and intervals, from and to one fitted state."""
+"""What the regressor does with rows: ``fit``, ``partial_fit``, ``predict`` and ``predict_interval``."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ class StateRegressor(TaskRegressor, StateEstimator):
         groups : array of shape (rows,), optional
             Rows of one group stay in one fold.
         exposure : array of shape (rows,), optional
-            What counts are proportional to (time, population, expected cases), for ``loss="poisson"``.
+            For ``loss="poisson"``: the time, population or expected cases to which counts are proportional.
         task_features : data frame, optional
-            What is known about the tasks: one row per task, the task in the index or in the task column. The common
-            model becomes a function of these columns, each as strongly as the data say, and near tasks, by longitude
-            and latitude, get near models. Numbers, truth values, dates and categories are understood. The table may
-            have tasks that are not in `X`; missing values are refused. For the squared loss.
+            Descriptors of the tasks: one row per task, the task in the index or in the task column. The shared model
+            becomes a function of these columns, with the amount of shrinkage estimated for each, and tasks that are
+            near by longitude and latitude get similar models. Columns may hold numbers, truth values, dates or
+            categories. The table may have tasks that are not in `X`; missing values are refused. For the squared loss.
 
         Returns
         -------
@@ -98,7 +98,7 @@ class StateRegressor(TaskRegressor, StateEstimator):
         """Fit from sufficient statistics, without rows.
 
         Statistics without folds leave nothing to validate on: strengths are then chosen by evidence. `task_features`
-        is as in ``fit``. Effects that bend need the sums of curves, which are collected with ``curves="auto"``.
+        is as in ``fit``. Curves need their sums, which are collected with ``curves="auto"``.
         """
         if self.loss != "squared":
             refuse(self, "fit_statistics")
@@ -147,26 +147,26 @@ class StateRegressor(TaskRegressor, StateEstimator):
     ):
         """Learn from more rows; the old ones are not needed, their statistics are.
 
-        By default everything is learned anew from the statistics of all rows, so the result is that of
-        ``fit_statistics(forget · old + new)``, and costs a fit. With ``relearn=False`` graph, strengths and scaling
-        stay, and only the models follow the rows: one linear solve. The statistics are the same either way, so that
-        many cheap calls and a last one with ``relearn=True`` end where one call with all their rows does, but for the
-        folds: the rows of a call are dealt among themselves. A row that is sent again may then be held out in one copy
-        and learned from in the other; ``groups`` keep such rows together. New tasks are welcome in long form; with
-        ``relearn=False`` they are attached as by ``add_task``.
+        By default everything is learned again from the statistics of all rows: the result is that of
+        ``fit_statistics(forget · old + new)``, at the cost of a fit. With ``relearn=False``, graph, strengths and
+        scaling stay and only the models are updated, by one linear solve. The statistics are the same either way, so
+        several calls with ``relearn=False`` and a last one with ``relearn=True`` give the result of one call with all
+        rows, except for the folds: the rows of each call are dealt into folds separately. Of a row that is sent twice,
+        one copy may then be held out while the other is learned from; ``groups`` keep such rows together. Rows in long
+        form may have new tasks; with ``relearn=False`` they are attached as by ``add_task``.
 
         Parameters
         ----------
         X, y, tasks, sample_weight
             As in ``fit``.
         forget : float
-            What an old row counts beside a new one, in (0, 1].
+            Weight of an old row relative to a new one, in (0, 1].
         groups : array of shape (rows,), optional
-            Rows of one group stay in one fold, also those of groups that earlier rows were in.
+            Rows of one group stay in one fold, also together with earlier rows of the group.
         relearn : bool
-            Whether to learn graph and strengths anew; ``path_`` and ``validation_error_`` are those of the last time.
+            Whether to learn graph and strengths again; otherwise ``path_`` and ``validation_error_`` stay.
         task_features : data frame, optional
-            What is known about tasks that are new, where ``fit`` was given ``task_features``.
+            Descriptors of new tasks, if ``fit`` was given ``task_features``.
 
         Returns
         -------
@@ -208,8 +208,8 @@ class StateRegressor(TaskRegressor, StateEstimator):
         exposure : array of shape (rows,), optional
             As in ``fit``; one by default.
         task_features : data frame, optional
-            What is known about tasks that were not in the training data, as in ``fit``. Their models follow from it.
-            Rows of other tasks are not used.
+            Descriptors of tasks that were not in the training data, as in ``fit``; their models are predicted from
+            these. Other rows of the table are ignored.
 
         Returns
         -------
@@ -237,11 +237,11 @@ class StateRegressor(TaskRegressor, StateEstimator):
         unseen: str | None = None,
         exposure: Any = None,
     ) -> np.ndarray:
-        """Intervals that hold the targets of new rows, as often as asked for.
+        """Intervals that cover the targets of new rows with the given probability.
 
-        Their length follows the posterior, as ``predict(..., return_std=True)`` does. It is calibrated on the rows that
-        were held out, for each task as far as it has enough of them. Tails heavier than those of a normal distribution
-        are allowed for. A model that was saved without its statistics has one length per task.
+        Their length is proportional to the standard deviations of ``predict(..., return_std=True)``, calibrated on
+        held-out rows: per task where there are enough of them, and with the tails that their errors have. A model that
+        was saved without its statistics has one length per task.
 
         Parameters
         ----------
@@ -250,8 +250,8 @@ class StateRegressor(TaskRegressor, StateEstimator):
         coverage : float
             Share of the new rows that should lie in their intervals, between 0 and 1.
         of : {"target", "mean"}
-            What lies in the intervals: the targets of new rows, or their means (of counts: rates times the exposure),
-            which have no noise. The latter are not calibrated on held-out rows.
+            What the intervals are for: targets of new rows, or their means (of counts: rates times the exposure),
+            without noise. Intervals of means are not calibrated on held-out rows.
         task_features, unseen, exposure
             As in ``predict``. Tasks that were not in the training data have the mean calibration of all tasks.
 

@@ -1,7 +1,7 @@
 """Which edges may exist: near neighbours among models, all pairs, given pairs, or near places.
 
-Candidates taken from models must be *cross-fitted*: edges proposed by all training rows have already seen the rows
-held out, and make the outer criterion look better than it is. Each fold therefore proposes its own.
+Candidates taken from models must be *cross-fitted*: edges proposed from all training rows depend on the held-out rows
+and make the outer criterion too optimistic. Each fold therefore proposes its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ggmtl.runtime import kernels
 from ggmtl.runtime.sizes import SIZES, Sizes
 
 DEFAULT_NEIGHBOURS = 10
-# Many tasks: neighbours of neighbours are searched, starting from those of a tree in the leading directions.
+# With many tasks, neighbours of neighbours are searched, starting from a k-d tree in the leading directions.
 _TREE_DIRECTIONS, _FIRST_SWEEPS = 5, 3
 
 # ``search(points, k, near)``: as :func:`near_pairs`.
@@ -61,8 +61,8 @@ class Candidates:
         """Candidate edges for tasks whose models are the rows of `models`.
 
         Distances between rows should be those that matter: the regressor passes coefficients rotated by the
-        pooled covariance of the features, so that a distance is one between predictions. Where there are very many
-        tasks, the search is among the neighbours of neighbours in `near`, the edges before; or as `search` does it.
+        pooled covariance of the features, so that a distance is one between predictions. With very many tasks, only
+        neighbours of neighbours in `near`, the previous edges, are searched. `search` replaces :func:`near_pairs`.
         """
         n = len(task_names)
         pairs = _unique(self._pairs(models, task_names, partial(search or near_pairs, near=near)), n)
@@ -152,8 +152,8 @@ class Coordinates(Candidates):
         Neighbours of each task.
     must_link, forbid : sequences of pairs of task labels
     columns : pair of str, optional
-        Columns of ``task_features`` that say where a task is, instead of `xy`. Longitude and latitude in degrees are
-        known by their names (``lon``, ``lng``, ``long``, ``longitude``; ``lat``, ``latitude``): distances are then
+        Columns of ``task_features`` with the place of a task, instead of `xy`. Longitude and latitude in degrees are
+        recognised by their names (``lon``, ``lng``, ``long``, ``longitude``; ``lat``, ``latitude``): distances are then
         those on the sphere. The common model also gets a smooth surface over these places.
     degrees : bool
         Whether `xy` are longitudes and latitudes in degrees: distances are then those on the sphere, and the page's map
@@ -238,7 +238,7 @@ def cross_fit(
 
 @singledispatch
 def search_for(loss: Any) -> Search:
-    """Who searches neighbours: NumPy and the kernels, unless the loss lives elsewhere and has registered its own."""
+    """The search of neighbours for a loss: in NumPy, unless the type of the loss has registered another."""
     return near_pairs
 
 
@@ -275,7 +275,7 @@ def nearest(points: np.ndarray, k: int, near: np.ndarray | None = None, sizes: S
 
 
 def _approximate_neighbours(points: np.ndarray, k: int, near: np.ndarray | None) -> np.ndarray:
-    """Neighbours of neighbours, nearer in every sweep; first those in the leading directions, by a tree."""
+    """Neighbours of neighbours, nearer in every sweep; the first come from a k-d tree in the leading directions."""
     n, sweeps, found = len(points), 1, np.empty((len(points), k), dtype=np.int64)
     if near is None or not len(near):
         centred = points - points.mean(axis=0)

@@ -120,7 +120,7 @@ def _walk(graph: TaskGraph) -> sparse.csc_array:
 
 
 def _limit(matrix, inflation, expansion, max_iter, prune, max_entries, tol) -> sparse.csc_array:
-    """Iterate until every part has converged; a part that has is taken out of the iteration."""
+    """Iterate until every part has converged; converged parts leave the iteration."""
     n = matrix.shape[0]
     active = np.arange(n)
     finished: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
@@ -144,7 +144,7 @@ def _limit(matrix, inflation, expansion, max_iter, prune, max_entries, tol) -> s
 
 
 def _moving(old, new, tol) -> np.ndarray:
-    """Mark the tasks whose part of the flow has not converged: a part stops or goes on as a whole."""
+    """Mark the tasks whose part of the flow has not converged; a part converges as a whole."""
     change = abs(new - old).max(axis=0).toarray().ravel()
     n_parts, part = connected_components(new, directed=False)
     largest = np.zeros(n_parts)
@@ -220,6 +220,6 @@ def _column_max(matrix) -> np.ndarray:
 
 
 def _select(matrix, keep) -> sparse.csc_array:
-    """Hold on to the marked entries."""
+    """The matrix with the marked entries only."""
     before = np.concatenate([[0], np.cumsum(keep)])
     return sparse.csc_array((matrix.data[keep], matrix.indices[keep], before[matrix.indptr]), shape=matrix.shape)

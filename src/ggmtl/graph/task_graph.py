@@ -1,7 +1,7 @@
 """The learned relations: a weighted, undirected graph over named tasks, the name of its shape, and files of it.
 
-Files are GraphML, Cytoscape's and spreadsheets'. Task names come from users and may hold anything; every format gets
-them in a form that it cannot mistake for markup or for a formula. Files appear whole or not at all.
+Files are GraphML, Cytoscape's and spreadsheets'. Task names may be any text; every format gets
+them in a form that cannot be taken for markup or a formula. Files appear whole or not at all.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TaskGraph:
     task_names : array of shape (n,)
         Labels of the tasks.
     support : array of shape (m,), optional
-        Share of the folds of a fit whose own graph has the edge, in [0, 1]; None where that is not known.
+        Share of the folds of a fit whose own graph has the edge, in [0, 1]; None where this is unknown.
 
     Examples
     --------
@@ -254,7 +254,7 @@ _DENSE = 0.6
 
 
 def name_shape(graph: TaskGraph) -> str | None:
-    """Name the shape of the linked tasks; tasks without an edge are left aside.
+    """Name the shape of the linked tasks; tasks without an edge are ignored.
 
     Returns
     -------
@@ -304,5 +304,5 @@ def _count(number: int, word: str) -> str:
 
 
 def _cell(name: Any) -> Any:
-    """Take the power from text that a spreadsheet would run."""
+    """Text that a spreadsheet would run as a formula, made harmless by an apostrophe."""
     return f"'{name}" if isinstance(name, str) and name.startswith(_FORMULA_STARTS) else name

@@ -1,4 +1,4 @@
-"""Statistics of rows that come in pieces: Σ_r z_r z_rᵀ per task and fold, in memory that they do not fill."""
+"""Statistics of rows that arrive in pieces: Σ_r z_r z_rᵀ per task and fold, in bounded memory."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _TILE = 512
 class StatisticsBuilder:
     """Collect Σ z zᵀ of z = (x − origin, 1, y − target origin) per task and fold, from pieces of any size.
 
-    Rows wait in a buffer of fixed size. When it is full, their folds are read off a hash of each row, their cross
-    products are added to those of their tasks, and the rows are forgotten. The origin is the mean of the first
+    Rows wait in a buffer of fixed size. When it is full, a hash of each row gives its fold, cross products are added to
+    those of the tasks, and the rows are dropped. The origin is the mean of the first
     full buffer. Since the buffer fills up regardless of how the rows arrive, the sums do not depend on the borders
     of the pieces at all; with another `batch_rows` they differ by rounding.
 
@@ -80,7 +80,7 @@ class StatisticsBuilder:
         self._rows = np.empty((size, width))
         self._task = np.empty(size, dtype=np.int64)
         self._weight: np.ndarray | None = None
-        # Share of the first rows that are equal to others, with an x that also comes with another y.
+        # Share of the first rows that equal other rows, where the same x also comes with another y.
         self.repeated = 0.0
         self._start()
 
@@ -172,7 +172,7 @@ class StatisticsBuilder:
 
     # ------------------------------------------------------------------ summing
 
-    @np.errstate(over="ignore", invalid="ignore")  # judged once, when all rows are there
+    @np.errstate(over="ignore", invalid="ignore")  # checked once, after the last row
     def _flush(self) -> None:
         """Add the cross products of the waiting rows to those of their tasks."""
         rows, weight = self._rows[: self._filled], None if self._weight is None else self._weight[: self._filled]
@@ -251,7 +251,7 @@ class StatisticsBuilder:
         )
 
     def _check_range(self) -> None:
-        """Refuse columns whose squares overflowed, or vanished though the column is not zero."""
+        """Refuse columns whose squares have overflowed, or have underflowed to zero."""
         square = np.einsum("nkpp->p", self._cross[: self.n_tasks])
         largest = np.maximum(
             np.sqrt(np.delete(square, -2)), np.abs(np.asarray(self._origin, dtype=float)) * np.sqrt(self.n_rows)

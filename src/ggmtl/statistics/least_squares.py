@@ -78,7 +78,7 @@ class LeastSquares:
         return self.gram.sum(axis=0), self.moment.sum(axis=0)
 
     def alone(self, ridge: np.ndarray) -> np.ndarray:
-        """The minimum of every task on its own rows, with ridges of shape (n, p); of several minima the shortest."""
+        """The minimum of every task on its own rows, with ridges of shape (n, p); the shortest of several minima."""
         blocks = self.gram + ridge[:, :, None] * np.eye(self.n_features)
         try:
             return np.linalg.solve(blocks, self.moment[..., None])[..., 0]
@@ -147,17 +147,17 @@ def sum_of(losses: Iterable[LeastSquares]) -> LeastSquares:
 
 
 def sum_over_tasks(values: np.ndarray) -> np.ndarray:
-    """The sum of (n, k) numbers over the tasks, shape (k,), the same to the last bit in whatever order they come."""
+    """The sum of (n, k) numbers over the tasks, shape (k,), exactly the same for every order of the tasks."""
     return np.sort(values.T, axis=1).sum(axis=1)
 
 
 def single_rows(loss: LeastSquares) -> bool:
     """Whether no task has two rows that differ: G_i = g zzᵀ, m_i = g y z and t_i = g y² for each."""
     if loss.n_features == 1:
-        # Where targets are proportional to the feature, several rows look like one; their number distinguishes these.
+        # Several rows whose targets are proportional to the feature look like one row; only their number differs.
         return float(loss.count.max(initial=0.0)) <= 1.0
     trace = np.einsum("nkk->n", loss.gram)
-    # In units of the task, so that squares of squares do not overflow; a task without rows has none.
+    # In units of each task, so that squares of squares do not overflow; a task without rows has no unit.
     unit = np.where(trace > 0, trace, 1.0)
     gram, moment = loss.gram / unit[:, None, None], loss.moment / np.sqrt(unit)[:, None]
     one = np.einsum("nkl,nkl->n", gram, gram) >= (1.0 - 1e-12) * (trace > 0)
@@ -207,7 +207,7 @@ class FoldedLoss:
         return FoldedLoss(tuple(part.of_columns(columns) for part in self.parts), self.first_scored)
 
     def without(self, k: int) -> FoldedLoss:
-        """The folds other than `k`, still apart."""
+        """The folds other than `k`, kept separate."""
         if k not in self.scored:
             raise ParameterError(f"Fold {k} is not held out.")
         return FoldedLoss(self.parts[:k] + self.parts[k + 1 :], self.first_scored)

@@ -11,9 +11,9 @@ from ggmtl.errors import InputError
 from ggmtl.statistics.least_squares import LeastSquares, least_squares, sum_over_tasks
 from ggmtl.statistics.task_statistics import TaskStatistics
 
-# Beside the mean of a constant column, its rounding noise is nothing at this scale.
+# Scale of a constant column: its rounding noise then vanishes.
 _VANISHING = 1e30
-# Noise of this size is nothing beside the ridge as it is.
+# Noise of this size is negligible compared with the ridge.
 _HARMLESS = 1e-10
 # Share of a column's variation that rounding may leave within tasks.
 _WITHIN = 1e-12
@@ -25,7 +25,7 @@ class Scaling:
 
     Models are fitted to z = ((x − center)/scale, 1) and (y − target_center)/target_scale. The columns are the features,
     and after them those of their curves. In the units of the data a model is its mean slopes, an intercept, and the
-    coefficients of what bends (see :mod:`ggmtl.data.curves`).
+    coefficients of its curves (see :mod:`ggmtl.data.curves`).
     """
 
     center: np.ndarray
@@ -53,11 +53,11 @@ class Scaling:
         else:
             spread = np.sqrt(np.maximum(square - shift**2, 0.0) + center**2)
             center = np.zeros_like(center)
-        # A column whose spread is rounding noise beside its mean is constant: leave it alone.
+        # A column whose spread is rounding noise compared with its mean is constant: it is not scaled.
         spread[spread <= 1e-11 * np.abs(statistics.origin + shift)] = 0.0
         scale = np.where(spread > 0, spread, 1.0)
         features = scale[:-1] if standardize else np.ones(len(scale) - 1)
-        # Where such noise is left after centring, make it vanish: a slope on it would be as large as it is wrong.
+        # Such noise that remains after centring is scaled to zero: its slope would be large and meaningless.
         noisy = ((spread == 0) & (np.sqrt(square) > _HARMLESS))[:-1]
         features[noisy] = _VANISHING * np.maximum(np.abs(center[:-1][noisy]), 1.0)
         curves = Curves.none() if curves is None else curves
@@ -77,7 +77,7 @@ class Scaling:
     def constant_within_tasks(self, statistics: TaskStatistics) -> np.ndarray:
         """Which columns differ between tasks and in no task, shape (p,); never the intercept.
 
-        Where most tasks have a single row every column would be one of these, and none is told.
+        Where most tasks have a single row, every column would be constant, so none is marked.
         """
         width = len(self.scale)
         sums, square = statistics.cross[:, :, :, -2].sum(axis=0), np.einsum("fnkk->nk", statistics.cross)
@@ -88,7 +88,7 @@ class Scaling:
             return out
         within = (square - sums**2 / np.where(known, count, 1.0)[:, None]).sum(axis=0)
         total = square.sum(axis=0) - sums.sum(axis=0) ** 2 / count.sum()
-        # As for the scale: a spread that is rounding beside the mean is none.
+        # As for the scale: a spread that is rounding noise compared with the mean counts as zero.
         mean = statistics.origin[:-1] + sums.sum(axis=0) / count.sum()
         varies = total > count.sum() * np.maximum(1e-11 * np.abs(mean), np.finfo(float).tiny ** 0.5) ** 2
         out[:width] = varies & (within <= _WITHIN * total)
@@ -108,7 +108,7 @@ class Scaling:
             intercept = intercept + coefficients[..., -1] * self.target_scale
         if not self.curves.n_columns:
             return slopes, intercept
-        # The columns of a curve have no mean: what their mean slope adds to the line, the intercept gives back.
+        # The columns of a curve have mean zero, so the intercept compensates for their mean slope.
         added = slopes[..., self.n_features :] @ self.curves.mean_slopes(self.n_features)
         return slopes[..., : self.n_features] + added, intercept - added[..., self.curves.features] @ self.curves.means
 
@@ -123,7 +123,7 @@ class Scaling:
         return np.block([[slopes, np.zeros((len(slopes), 1))], [constant, np.array([self.target_scale])]])
 
     def bends_in_user_units(self, coefficients: np.ndarray) -> np.ndarray:
-        """Coefficients of what bends, shape (…, columns of curves), in the units of the target."""
+        """Coefficients of the curves, shape (…, columns of curves), in the units of the target."""
         chosen = slice(self.n_features, len(self.scale))
         return coefficients[..., chosen] * (self.target_scale / self.scale[chosen])
 

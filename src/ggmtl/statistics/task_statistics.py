@@ -27,7 +27,7 @@ _CHUNK_TASKS = 256
 
 @dataclass(frozen=True, repr=False)
 class TaskStatistics(StreamReaders):
-    """Everything the models ever need to know about the rows.
+    """Sums of the rows, from which all models are computed.
 
     Held as ``cross``: for every fold and task the matrix Σ_r z_r z_rᵀ of z = (x − origin, 1, y − target origin).
     All sums are entries of it, and any centring, scaling or intercept column is one congruence T · T ᵀ.
@@ -74,7 +74,7 @@ class TaskStatistics(StreamReaders):
         folds : int or array of shape (rows,), optional
             Fold number of each row (0, 1, …), or how many folds to deal the rows into.
         curves : "auto" or the ``curves`` of other statistics, optional
-            Also collect the sums of curves, for effects that bend.
+            Also collect the sums of curves, for ``effects="smooth"`` or ``"auto"``.
         """
         data = read_training(X, y, tasks, sample_weight=sample_weight)
         return cls.from_data(data, _folds_of_present(folds, sample_weight), curves)
@@ -236,7 +236,7 @@ class TaskStatistics(StreamReaders):
         return replace(self, cross=self.cross[k : k + 1], has_folds=False)
 
     def without_fold(self, k: int) -> TaskStatistics:
-        """Statistics of the rows outside fold `k`, with the remaining folds kept apart."""
+        """Statistics of the rows outside fold `k`, with the remaining folds kept separate."""
         self._check_fold(k)
         rest = np.delete(self.cross, k, axis=0)
         return replace(self, cross=rest, has_folds=len(rest) > 1)
@@ -296,7 +296,7 @@ class TaskStatistics(StreamReaders):
         return rest
 
     def check_counts(self) -> None:
-        """Refuse a task or fold with a negative number of rows, as of rows subtracted that were never added."""
+        """Refuse a negative number of rows in a task or fold, as after subtracting rows that were never added."""
         count = self.cross[:, :, -2, -2]
         if not (count >= -1e-9 * np.abs(count).max(initial=0.0)).all():
             task = int((~(count >= 0)).any(axis=0).argmax())
@@ -337,7 +337,7 @@ class TaskStatistics(StreamReaders):
 
 
 def _folds_of_present(folds: Any, sample_weight: Any) -> Any:
-    """The folds given, without those of rows of weight zero, which are rows that are not there."""
+    """The folds given, without those of rows of weight zero."""
     if folds is None or sample_weight is None or np.ndim(folds) != 1:
         return folds
     folds, weight = np.asarray(folds), np.ravel(sample_weight)

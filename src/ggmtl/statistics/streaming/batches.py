@@ -1,4 +1,4 @@
-"""Arrow record batches → float columns, task labels and weights; everything that streams bring is checked here."""
+"""Arrow record batches → float columns, task labels and weights; all checks of streamed rows are here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ggmtl.errors import InputError, InputTypeError, ParameterError, did_you_mea
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """What to read and how; the keywords of ``from_parquet`` and its kin."""
+    """What to read and how: the keywords of ``from_parquet`` and the other constructors."""
 
     task: str
     target: str
@@ -76,11 +76,11 @@ class ColumnPlan:
 
 
 def choose_features(schema: pa.Schema, options: StreamOptions, source: str) -> tuple[str, ...]:
-    """The feature columns: those asked for, else all but task, target and weight. Unknown names are refused."""
+    """The feature columns: those given, else all but task, target and weight. Unknown names are refused."""
     known, taken = list(schema.names), (options.task, options.target, options.sample_weight)
     chosen = tuple(options.features or ())
     if options.features is None:
-        # pandas writes its row numbers under this name; they are no feature.
+        # pandas writes its row numbers under this name; they are not a feature.
         chosen = tuple(c for c in known if c not in taken and not c.startswith("__index_level_"))
     for column in [c for c in (*taken, *chosen) if c is not None]:
         if known.count(column) != 1:
@@ -228,7 +228,7 @@ class RowReader:
         weight = self._floats(batch.column(name), name, keep)
         if (weight < 0).any():
             raise InputError(f"{self._source}: column {name!r} has a negative weight.")
-        # Read as they come, rows cannot be brought to a mean weight of one; missing values are checked elsewhere.
+        # A stream cannot divide weights by their mean, which is not known yet; missing values are checked elsewhere.
         known = weight[np.isfinite(weight)]
         if not are_counts(known):
             raise InputError(

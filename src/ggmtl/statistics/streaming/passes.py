@@ -30,7 +30,7 @@ logger = logging.getLogger("ggmtl")
 MOST_CATEGORIES = 200
 # Seconds between two reports.
 INTERVAL = 2.0
-# Repeated rows that are no longer an accident.
+# A larger share of repeated rows is not an accident.
 _MANY_REPETITIONS = 0.1
 
 
@@ -122,7 +122,7 @@ def sum_rows(
     return statistics
 
 
-# ---------------------------------------------------------------------- what a pass before finds
+# ---------------------------------------------------------------------- passes before that of the sums
 
 
 def count_values(batches: NamedBatches, plan: ColumnPlan, drop_missing: bool) -> DistinctValues:

@@ -29,7 +29,7 @@ class StreamKeywords(TypedDict, total=False):
 
 
 class StreamReaders:
-    """Statistics add up, so the rows may be anywhere."""
+    """Constructors of :class:`TaskStatistics` that never hold the rows: statistics of parts add up."""
 
     @classmethod
     def from_parquet(

@@ -27,7 +27,7 @@ _PAGE_BYTES = 2**16
 
 
 class BatchSource:
-    """Where batches come from, as :func:`ggmtl.statistics.streaming.passes.read_source` asks for them."""
+    """Where batches come from; :func:`ggmtl.statistics.streaming.passes.read_source` reads them."""
 
     # What error messages about all rows call the source.
     name: str
@@ -37,7 +37,7 @@ class BatchSource:
     writes_labels = False
 
     def prepare(self, options: StreamOptions, features: Sequence[str]) -> None:
-        """Settle types before rows are read; refuse options that cannot be had here."""
+        """Settle types before rows are read; refuse options that the source cannot support."""
 
     def batch_rows(self, n_features: int) -> int | None:
         """Rows summed at a time where the user gave no number; None for the default of the sums."""
@@ -55,7 +55,7 @@ class BatchSource:
 class FileSource(BatchSource):
     """Record batches of Parquet or CSV files, file after file, with ``key=value`` folders as columns.
 
-    No row group is ever in memory whole: Parquet pages are decoded as their rows are asked for.
+    No row group is ever held as a whole: Parquet pages are decoded when their rows are read.
     """
 
     def __init__(self, path: Any, file_format: str):
@@ -161,7 +161,7 @@ class StreamSource(BatchSource):
                 f"RecordBatchReader or Table does. Got {type(stream).__name__} instead."
             )
         self.name = f"The {type(stream).__name__}"
-        # A reader can be read once; everything else hands out a new stream every time it is asked.
+        # A reader can be read once; all other objects give a new stream every time.
         self._stream = stream
         reader = pa.RecordBatchReader.from_stream(stream)
         self._reader: pa.RecordBatchReader | None = reader
@@ -190,7 +190,7 @@ class StreamSource(BatchSource):
 
 
 def _tells_of_encoding(error: Exception) -> bool:
-    """Whether Arrow's words are those for text that is not UTF-8, first met after the types were settled."""
+    """Whether Arrow's error is about text that is not UTF-8, in rows after those that settled the types."""
     return "invalid utf8" in str(error).lower()
 
 
