@@ -263,7 +263,7 @@ def second_fold() -> int:
 
 @pytest.mark.parametrize("options", [EVIDENCE, VALIDATION, PATH], ids=["evidence", "validation", "path"])
 def test_an_interruption_returns_the_graph_of_the_last_step(options):
-    with pytest.warns(ConvergenceWarning, match="interrupted: this is the best graph so far"):
+    with pytest.warns(ConvergenceWarning, match="interrupted: the graph is the best found so far"):
         model = interrupt_after(12 if "criterion" in options else 3, **options)
     assert model.status_ == "interrupted"
     assert not model.converged_

@@ -9,7 +9,7 @@ Extensions of ours: several hold-outs instead of one, learned strengths, a path 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -94,6 +94,7 @@ def learn_by_validation(
     if settings.coupling is None:
         unit = objective.settle_coupling(candidates, settings, journal) / max(len(candidates.edges), 1)
     # 3. Minimise over the edge values. 4. Refit the models on all rows.
+    search = _Search(objective, candidates, folded.total, settings)
     fits: list[GraphFit] = []
     start = None
     for level, sparsity in enumerate(
@@ -101,103 +102,86 @@ def learn_by_validation(
     ):
         objective.sparsity = sparsity
         inside = journal.inside(f"level {level}")
-        finish = partial(_finish, objective=objective, candidates=candidates, loss=folded.total, settings=settings)
-        journal.note("graphs", partial(_graphs_so_far, tuple(fits), inside, finish))
-        optimise = partial(_optimise, objective, candidates, settings, start, inside)
-        optimum = journal.once(f"level {level}", optimise)
+        journal.note("graphs", partial(search.graphs_so_far, tuple(fits), inside))
+        optimum = journal.once(f"level {level}", partial(search.optimum, start, inside))
         start = optimum.x
-        fits.append(finish(optimum))
+        fits.append(search.finished(optimum))
     return fits
 
 
-def _finish(
-    optimum: Optimum,
-    objective: ValidationObjective,
-    candidates: CandidateEdges,
-    loss: LeastSquares,
-    settings: Settings,
-) -> GraphFit:
-    return refit(_as_fit(optimum, objective, candidates), loss, settings)
+@dataclass(frozen=True)
+class _Search:
+    """Steps 3 and 4: the edge values that minimise the objective, and the refit on all rows."""
 
+    objective: ValidationObjective
+    candidates: CandidateEdges
+    loss: LeastSquares
+    settings: Settings
 
-def _graphs_so_far(fits: Sequence[GraphFit], journal: Journal, finish: Callable[[Optimum], GraphFit]) -> list[GraphFit]:
-    """Finished graphs and the one in progress, densest last."""
-    reached = reached_so_far(journal, "fine") or reached_so_far(journal, "rough")
-    return [*([] if reached is None else [finish(reached)]), *reversed(fits)]
+    def finished(self, optimum: Optimum) -> GraphFit:
+        """The graph of an optimum, with models refitted on all rows."""
+        objective, m = self.objective, self.objective.n_edges
+        coupling, hub = objective.strengths.at(optimum.x[m:])
+        fit = GraphFit(
+            "graph",
+            self.candidates.edges,
+            optimum.x[:m],
+            coupling,
+            hub,
+            np.empty(0),
+            optimum.value * objective.scale,
+            optimum.iterations,
+            optimum.status,
+            optimum.certificate,
+            tuple(value * objective.scale for value in optimum.history),
+        )
+        return refit(fit, self.loss, self.settings)
 
+    def graphs_so_far(self, fits: Sequence[GraphFit], journal: Journal) -> list[GraphFit]:
+        """Finished graphs and the one in progress, densest last."""
+        reached = reached_so_far(journal, "fine") or reached_so_far(journal, "rough")
+        return [*([] if reached is None else [self.finished(reached)]), *reversed(fits)]
 
-def _as_fit(optimum: Optimum, objective: ValidationObjective, candidates: CandidateEdges) -> GraphFit:
-    m = objective.n_edges
-    coupling, hub = objective.strengths.at(optimum.x[m:])
-    return GraphFit(
-        "graph",
-        candidates.edges,
-        optimum.x[:m],
-        coupling,
-        hub,
-        np.empty(0),
-        optimum.value * objective.scale,
-        optimum.iterations,
-        optimum.status,
-        optimum.certificate,
-        tuple(value * objective.scale for value in optimum.history),
-    )
-
-
-def _optimise(
-    objective: ValidationObjective,
-    candidates: CandidateEdges,
-    settings: Settings,
-    start: np.ndarray | None,
-    journal: Journal,
-) -> Optimum:
-    lower, upper = objective.strengths.bounds(objective.rows_per_task)
-    box = Box(
-        np.concatenate([candidates.fixed.astype(float), lower]),
-        np.concatenate([np.ones(len(candidates.edges)), upper]),
-    )
-    start = box.project(objective.first_point(candidates) if start is None else start)
-    objective.accuracy = FINE
-    first, rough_steps = objective(start)[0], 0
-    loss = objective.hold_outs[0].problem.loss
-    # Steps of a given length may raise the objective, so those of rough solves could not be judged.
-    if settings.step is None and loss.n_tasks * loss.n_features > settings.sizes.rough_first:
-        objective.accuracy = _ROUGH
-        rough = _run(objective, start, box, settings, 0, journal)
+    def optimum(self, start: np.ndarray | None, journal: Journal) -> Optimum:
+        """Minimise the objective; where models are many, first with rough solves."""
+        objective, settings = self.objective, self.settings
+        lower, upper = objective.strengths.bounds(objective.rows_per_task)
+        fixed = self.candidates.fixed
+        box = Box(np.concatenate([fixed.astype(float), lower]), np.concatenate([np.ones(len(fixed)), upper]))
+        start = box.project(objective.first_point(self.candidates) if start is None else start)
         objective.accuracy = FINE
-        # Rough solves may mislead where the loss is tiny, so their result must hold at full accuracy.
-        if objective(rough.x)[0] < first:
-            start, rough_steps = rough.x, rough.iterations
-    fine = _run(objective, start, box, settings, rough_steps, journal)
-    # Values from rough solves are not comparable, so the history has the start and the last stage only.
-    history = (first, *fine.history) if rough_steps else fine.history
-    return replace(fine, iterations=rough_steps + fine.iterations, history=history)
+        first, rough_steps = objective(start)[0], 0
+        # Steps of a given length may raise the objective, so those of rough solves could not be judged.
+        if settings.step is None and self.loss.n_tasks * self.loss.n_features > settings.sizes.rough_first:
+            objective.accuracy = _ROUGH
+            rough = self._run(start, box, 0, journal)
+            objective.accuracy = FINE
+            # Rough solves may mislead where the loss is tiny, so their result must hold at full accuracy.
+            if objective(rough.x)[0] < first:
+                start, rough_steps = rough.x, rough.iterations
+        fine = self._run(start, box, rough_steps, journal)
+        # Values from rough solves are not comparable, so the history has the start and the last stage only.
+        history = (first, *fine.history) if rough_steps else fine.history
+        return replace(fine, iterations=rough_steps + fine.iterations, history=history)
 
-
-def _run(
-    objective: ValidationObjective,
-    start: np.ndarray,
-    box: Box,
-    settings: Settings,
-    done: int,
-    journal: Journal,
-) -> Optimum:
-    """One stage. The accuracy of the solves also limits the tolerance that the gradient can certify."""
-    rough = objective.accuracy != FINE
-    optimiser = _OPTIMISERS[settings.edge_solver]
-    if settings.step is not None:
-        # The objective is F divided by its scale, and so is its gradient.
-        optimiser = partial(optimiser, step=settings.step * objective.scale)
-    return recorded(
-        optimiser,
-        objective,
-        start,
-        box,
-        max_iter=max(settings.max_iter - done, 1),
-        tol=max(settings.tol, 10.0 * objective.accuracy) if rough else settings.tol,
-        journal=journal,
-        name="rough" if rough else "fine",
-    )
+    def _run(self, start: np.ndarray, box: Box, done: int, journal: Journal) -> Optimum:
+        """One stage. The accuracy of the solves also limits the tolerance that the gradient can certify."""
+        objective, settings = self.objective, self.settings
+        rough = objective.accuracy != FINE
+        optimiser = _OPTIMISERS[settings.edge_solver]
+        if settings.step is not None:
+            # The objective is F divided by its scale, and so is its gradient.
+            optimiser = partial(optimiser, step=settings.step * objective.scale)
+        return recorded(
+            optimiser,
+            objective,
+            start,
+            box,
+            max_iter=max(settings.max_iter - done, 1),
+            tol=max(settings.tol, 10.0 * objective.accuracy) if rough else settings.tol,
+            journal=journal,
+            name="rough" if rough else "fine",
+        )
 
 
 def _closed_form(objective: ValidationObjective, start: np.ndarray, box: Box, **options: Any) -> Optimum:

@@ -60,16 +60,10 @@ class TaskFeatures:
 
     def with_task(self, label: np.ndarray, row: TaskFeatures | None) -> TaskFeatures:
         """The table with one more task, in sorted order; all its values are missing where there is no row."""
-        names = join_labels([self.task_names, label])
-        position = int(np.searchsorted(names[:-1], names[-1]))
-        names = np.concatenate([names[:position], names[-1:], names[position:-1]])
-        columns = {}
-        for name, values in self.columns.items():
-            unknown = np.nan if values.dtype.kind == "f" else ""
-            value = unknown if row is None else row.columns[name][0]
-            joined = np.append(values, value)
-            columns[name] = np.concatenate([joined[:position], joined[-1:], joined[position:-1]])
-        return TaskFeatures(names, columns)
+        if row is None:
+            missing = {name: np.array([np.nan if v.dtype.kind == "f" else ""]) for name, v in self.columns.items()}
+            row = TaskFeatures(label, missing)
+        return self.joined(row)
 
     def same_columns(self, other: TaskFeatures) -> TaskFeatures:
         """The other table with the columns of this one; missing columns, and columns of another kind, are refused."""

@@ -217,7 +217,6 @@ class KnownTasks:
 
     def with_task(self, label: np.ndarray, row: TaskFeatures | None) -> KnownTasks:
         """The same with one more task; all its values are missing where there is no row."""
-        row = None if row is None else self.features.same_columns(row)
         return KnownTasks(self.features.with_task(label, row), self.terms)
 
     def _unwrapped(self, columns: Mapping[str, np.ndarray], term: Term) -> Mapping[str, np.ndarray]:

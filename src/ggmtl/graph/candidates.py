@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, singledispatch
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.spatial import cKDTree
@@ -44,12 +44,14 @@ class CandidateEdges:
         return np.isin(self.edges @ [size, 1], other.edges @ [size, 1])
 
 
+@dataclass(frozen=True, kw_only=True)
 class Candidates:
     """Base of the candidate rules; subclasses implement :meth:`_pairs`."""
 
     must_link: Sequence[tuple[Any, Any]] = ()
     forbid: Sequence[tuple[Any, Any]] = ()
-    uses_models = False
+    # Whether candidates depend on the models, and so on the rows.
+    uses_models: ClassVar[bool] = False
 
     def propose(
         self,
@@ -100,9 +102,7 @@ class KNN(Candidates):
     """
 
     k: int | None = None
-    must_link: Sequence[tuple[Any, Any]] = ()
-    forbid: Sequence[tuple[Any, Any]] = ()
-    uses_models = True
+    uses_models: ClassVar[bool] = True
 
     def _pairs(self, models, task_names, search):
         n = len(models)
@@ -121,9 +121,6 @@ class Complete(Candidates):
     [[0, 1], [1, 2]]
     """
 
-    must_link: Sequence[tuple[Any, Any]] = ()
-    forbid: Sequence[tuple[Any, Any]] = ()
-
     def _pairs(self, models, task_names, search):
         return np.column_stack(np.triu_indices(len(task_names), 1))
 
@@ -133,8 +130,6 @@ class Pairs(Candidates):
     """The given pairs of task labels."""
 
     pairs: Sequence[tuple[Any, Any]]
-    must_link: Sequence[tuple[Any, Any]] = ()
-    forbid: Sequence[tuple[Any, Any]] = ()
 
     def _pairs(self, models, task_names, search):
         return _positions(self.pairs, task_names, "candidates")
@@ -169,8 +164,6 @@ class Coordinates(Candidates):
 
     xy: Any = None
     k: int = DEFAULT_NEIGHBOURS
-    must_link: Sequence[tuple[Any, Any]] = ()
-    forbid: Sequence[tuple[Any, Any]] = ()
     columns: tuple[str, str] | None = None
     degrees: bool = False
 
