@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from ggmtl.errors import InputError, InputTypeError
+from ggmtl.errors import InputError, InputTypeError, ParameterError
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 pd = pytest.importorskip("pandas")
@@ -96,6 +96,11 @@ def test_wrong_input_is_refused_early_or_with_its_place(frame):
         TaskStatistics.from_dask(broken[broken["visitors"] < 0], **COLUMNS)
     clean = TaskStatistics.from_dask(broken, **COLUMNS, drop_missing=True)
     assert clean.count.sum() == 1999
+
+
+def test_progress_is_refused_since_it_cannot_be_reported(frame):
+    with pytest.raises(ParameterError, match="progress= is for files and streams"):
+        TaskStatistics.from_dask(dd.from_pandas(frame, npartitions=2), **COLUMNS, progress=print)
 
 
 def slow_part(number, folder):

@@ -438,6 +438,11 @@ def test_options_that_cannot_be_are_refused(frame, options, message):
         TaskStatistics.from_arrow_stream(pa.Table.from_pandas(frame, preserve_index=False), **{**COLUMNS, **options})
 
 
+def test_an_unknown_option_is_answered_with_the_right_one(frame):
+    with pytest.raises(InputTypeError, match=r"no option 'feature'. Did you mean 'features'"):
+        TaskStatistics.from_arrow_stream(pa.Table.from_pandas(frame), **COLUMNS, feature=["price"])
+
+
 def test_negative_weights_are_refused(frame):
     with pytest.raises(InputError, match="'sales' has a negative weight"):
         TaskStatistics.from_arrow_stream(pl.from_pandas(frame), task="shop", target="price", sample_weight="sales")

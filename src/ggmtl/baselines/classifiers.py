@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from ggmtl.baselines._row_models import TwoClassClassifier, hub_models, pooled_models, separate_models
 from ggmtl.baselines._shared import check_strength
@@ -10,27 +10,11 @@ from ggmtl.estimators.base import LearnedModels
 from ggmtl.estimators.outcomes import OutcomeRows
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class _RidgeClassifier(TwoClassClassifier):
     """Parameters of both classifiers with a ridge."""
 
-    def __init__(
-        self,
-        task: str | int | None = None,
-        *,
-        ridge: float | str = "auto",
-        validation: Any = 5,
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        unseen: str = "error",
-        random_state: int | None = None,
-    ):
-        self.task = task
-        self.ridge = ridge
-        self.validation = validation
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.unseen = unseen
-        self.random_state = random_state
+    ridge: float | str = "auto"
 
 
 class IndependentClassifier(_RidgeClassifier):
@@ -115,6 +99,7 @@ class PooledClassifier(_RidgeClassifier):
         return pooled_models(given, self.loss, check_strength("ridge", self.ridge))
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class HubClassifier(TwoClassClassifier):
     """Every task's logistic model as a shared model plus a deviation:
 
@@ -153,26 +138,8 @@ class HubClassifier(TwoClassClassifier):
     True
     """
 
-    def __init__(
-        self,
-        task: str | int | None = None,
-        *,
-        strength: float | str = "auto",
-        intercept_strength: float | str = "auto",
-        validation: Any = 5,
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        unseen: str = "error",
-        random_state: int | None = None,
-    ):
-        self.task = task
-        self.strength = strength
-        self.intercept_strength = intercept_strength
-        self.validation = validation
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.unseen = unseen
-        self.random_state = random_state
+    strength: float | str = "auto"
+    intercept_strength: float | str = "auto"
 
     def _learn_rows(self, given: OutcomeRows) -> LearnedModels:
         slope, intercept = (check_strength(name, getattr(self, name)) for name in ("strength", "intercept_strength"))

@@ -114,16 +114,8 @@ class TaskEstimator(BaseEstimator):
 
         Parameters
         ----------
-        X : data frame or array of shape (rows, columns)
-            Features in long form, with the task column if `task` names one; or a list of pairs ``(X_i, y_i)``.
-        y : array of shape (rows,) or (rows, n_tasks)
-            Target; two-dimensional: one task per column, all with the same `X`.
-        tasks : array of shape (rows,), optional
-            Task labels, instead of a task column in `X`.
-        sample_weight : array of shape (rows,), optional
-            Weights of the rows; a weight of two counts a row twice.
-        groups : array of shape (rows,), optional
-            Rows of one group stay in one fold.
+        X, y, tasks, sample_weight, groups
+            As in :meth:`ggmtl.GGMTLRegressor.fit`.
 
         Returns
         -------
@@ -202,13 +194,8 @@ class TaskEstimator(BaseEstimator):
 
         Parameters
         ----------
-        X : data frame or array
-            As in ``fit``.
-        tasks : array of shape (rows,), optional
-            Task labels, where they were given to ``fit`` in this way.
-        unseen : {"error", "hub"}, optional
-            What to do with tasks that were not in the training data; by default the parameter `unseen`. ``"hub"``
-            predicts their rows with the shared model, and warns with their number and labels.
+        X, tasks, unseen
+            As in :meth:`ggmtl.GGMTLRegressor.predict`.
 
         Returns
         -------

@@ -27,9 +27,7 @@ from ggmtl.estimators.outcomes import (
 from ggmtl.estimators.state_estimator import StateEstimator
 from ggmtl.fit.outcomes import moderated
 from ggmtl.fit.state import FittedState
-from ggmtl.graph.candidates import Candidates
 from ggmtl.losses.rowwise import LOSSES
-from ggmtl.runtime.sizes import SIZES, Sizes
 
 
 class GGMTLClassifier(ClassifierMixin, StateEstimator):
@@ -94,50 +92,10 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
     (['no', 'yes'], (300, 2))
     """
 
-    # Which way is taken for how many tasks. No parameter: results agree, only time and memory differ.
-    sizes: ClassVar[Sizes] = SIZES
-    # Given by the outcome, so they are no parameters.
-    loss: str = "logistic"
+    # Fixed by the kind of target, so they are not parameters.
+    loss: ClassVar[str] = "logistic"
     noise: ClassVar[str] = "auto"
     effects: ClassVar[str] = "linear"
-
-    def __init__(
-        self,
-        task: str | int | None = None,
-        *,
-        penalty: str = "squared_l2",
-        criterion: str = "auto",
-        coupling: str | float | np.ndarray = "auto",
-        hub: bool = True,
-        edge_l2: float = 0.0,
-        edge_l1: float = 0.0,
-        edge_entropy: str | float = "auto",
-        candidates: str | Candidates | np.ndarray = "knn",
-        validation: Any = 5,
-        edge_solver: str = "quasi_newton",
-        step: float | None = None,
-        hypergradient: str = "exact",
-        blend: bool = True,
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        ridge: float = 1e-6,
-        unseen: str = "error",
-        max_iter: int = 200,
-        tol: float = 1e-5,
-        checkpoint: str | Path | None = None,
-        device: str = "cpu",
-        n_jobs: int | None = None,
-        random_state: int | None = None,
-        verbose: int = 0,
-    ):
-        self.task, self.unseen = task, unseen
-        self.penalty, self.criterion, self.coupling, self.hub = penalty, criterion, coupling, hub
-        self.edge_l2, self.edge_l1, self.edge_entropy = edge_l2, edge_l1, edge_entropy
-        self.candidates, self.validation, self.blend = candidates, validation, blend
-        self.edge_solver, self.step, self.hypergradient = edge_solver, step, hypergradient
-        self.fit_intercept, self.standardize, self.ridge = fit_intercept, standardize, ridge
-        self.max_iter, self.tol, self.checkpoint = max_iter, tol, checkpoint
-        self.device, self.n_jobs, self.random_state, self.verbose = device, n_jobs, random_state, verbose
 
     # ------------------------------------------------------------------ fitting
 
@@ -262,7 +220,7 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
         Parameters
         ----------
         X, tasks, unseen
-            As in ``predict``.
+            As in :meth:`GGMTLRegressor.predict`.
         coverage : float
             Share of the true probabilities that should lie in their intervals, between 0 and 1.
         """
@@ -276,7 +234,7 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
         Parameters
         ----------
         X, tasks, unseen
-            As in ``predict``.
+            As in :meth:`GGMTLRegressor.predict`.
         """
         check_is_fitted(self, "classes_")
         if len(self.classes_) > 2:
@@ -292,7 +250,7 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
         Parameters
         ----------
         X, tasks, unseen
-            As in ``predict``.
+            As in :meth:`GGMTLRegressor.predict`.
         """
         check_is_fitted(self, "classes_")
         if len(self.classes_) > 2:
@@ -306,13 +264,8 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
 
         Parameters
         ----------
-        X : data frame or array
-            As in ``fit``.
-        tasks : array of shape (rows,), optional
-            Task labels, where they were given to ``fit`` in this way.
-        unseen : {"error", "hub"}, optional
-            What to do with tasks that were not in the training data; by default the parameter `unseen`. ``"hub"``
-            predicts their rows with the shared model, and warns with their number and labels.
+        X, tasks, unseen
+            As in :meth:`GGMTLRegressor.predict`.
         """
         check_is_fitted(self, "classes_")
         return self.classes_[self.predict_proba(X, tasks, unseen=unseen).argmax(axis=1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from ggmtl.errors import require
+from ggmtl.errors import InputTypeError, did_you_mean, require
 
 if TYPE_CHECKING:
     from ggmtl.data.curves import Curves
@@ -175,5 +175,11 @@ def _read(open_source: Callable[[], BatchSource], task: str, target: str, option
     from ggmtl.statistics.streaming.batches import StreamOptions
     from ggmtl.statistics.streaming.passes import read_source
 
+    known = StreamKeywords.__annotations__
+    for name in options:
+        if name not in known:
+            raise InputTypeError(
+                f"There is no option {name!r}.{did_you_mean(name, known)} The options are {', '.join(known)}."
+            )
     checked = StreamOptions(task, target, **options)
     return read_source(open_source(), checked)
