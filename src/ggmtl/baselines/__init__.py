@@ -1,4 +1,4 @@
-"""The methods that graph-guided learning is compared with; all have the same ``fit`` and ``predict``.
+"""The methods to compare with; all have the same ``fit`` and ``predict``.
 
 In: rows, as in ``GGMTLRegressor``. Out: ``coef_``, ``intercept_`` and ``graph_`` (empty where a method has none).
 

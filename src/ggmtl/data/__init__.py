@@ -1,7 +1,7 @@
 """Any input → rows of tasks.
 
 In: data frames, arrays, lists of pairs, task columns, weights, groups. Out: :class:`TaskData` (rows in long form), task
-labels and the fold of every row. No other room judges what users pass in.
+labels and the fold of every row. All checks of users' input are here.
 
 ===================  =======================================================================
 ``reading``          what ``fit`` and ``predict`` are given → rows; the target, weights and groups
@@ -10,7 +10,7 @@ labels and the fold of every row. No other room judges what users pass in.
 ``labels``           task labels: compared exactly, sorted, found again
 ``folds``            ``validation=`` → the fold of every row, whatever the order of rows or the names of tasks
 ``curves``           features → columns of cubic splines, added to their straight lines
-``task_features``    what is known about the tasks: one row per task
+``task_features``    descriptors of the tasks: one row per task
 ``task_terms``       the columns z of that table in which the common model w_0 + B z_i is linear
 ``task_data``        the record of rows, and the form in which they were given
 ===================  =======================================================================

@@ -1,7 +1,7 @@
-"""The scikit-learn shell that every multi-task estimator of this package shares; no algebra.
+"""The base class of all multi-task estimators of this package; no algebra.
 
-A subclass says how models follow from the tasks' least-squares losses (:meth:`TaskEstimator._learn`); the shell
-reads input, deals folds, scales, turns coefficients back into the user's units, and predicts.
+It reads input, deals folds, scales, turns coefficients back into the user's units, and predicts. A subclass computes
+models from the least-squares losses of the tasks (:meth:`TaskEstimator._learn`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 
 def all_or_nothing(method: Callable[Concatenate[_Model, _P], _T]) -> Callable[Concatenate[_Model, _P], _T]:
-    """A method that leaves the estimator as it was where it raises or is interrupted."""
+    """Make a method leave the estimator unchanged where it raises or is interrupted."""
 
     @wraps(method)
     def whole(self: _Model, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -70,7 +70,7 @@ def checked_statistics(statistics: Any) -> TaskStatistics:
 
 @dataclass(frozen=True)
 class LearnedModels:
-    """What a method returns to the shell, in scaled units.
+    """What :meth:`TaskEstimator._learn` returns, in scaled units.
 
     Parameters
     ----------

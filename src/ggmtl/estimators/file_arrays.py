@@ -76,7 +76,7 @@ _RULES = {
     "interval.factor": Rule("n+1", above=0),
     "interval.freedom": Rule("n+1", above=2),
     "interval.deviation": Rule("n+1", above=0),
-    # Curves, and what is known about the tasks.
+    # Curves and task features.
     "curves.features": Rule("f", kind="i"),
     "curves.knots": Rule("f 4"),
     "curves.coefficients": Rule("f 6 3"),

@@ -64,7 +64,7 @@ def learn_state(
 def _searched(
     model: Any, statistics: TaskStatistics, scaling: Scaling, form: InputForm, task_features: TaskFeatures | None
 ) -> FittedState:
-    """Memory, the order of tasks and columns, checkpoint and device; then the search."""
+    """Prepare memory, the order of tasks and columns, checkpoint and device; then search."""
     folds = scaling.design(statistics)
     _require_memory(folds[0].n_tasks, folds[0].n_features)
     settings = settings_of(model, folds[0].n_features, scaling.is_linear)
@@ -146,7 +146,7 @@ def _require_memory(n: int, p: int) -> None:
     require_memory(
         8.0 * n * p * (1.5 * p + 50),
         f"the fit of {n:,} tasks with {p} coefficients each",
-        "Use fewer features, fit groups of tasks apart, or use a machine with more memory.",
+        "Use fewer features, fit groups of tasks separately, or use a machine with more memory.",
     )
 
 

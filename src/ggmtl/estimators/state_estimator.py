@@ -1,4 +1,4 @@
-"""Estimators that hold one :class:`ggmtl.fit.state.FittedState`: they answer questions, grow and are saved."""
+"""Estimators that hold a :class:`ggmtl.fit.state.FittedState`: questions about it, new tasks, and saving."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class StateEstimator(TaskEstimator):
     sizes: ClassVar[Sizes] = SIZES
 
     def _fitted_loss(self) -> str:
-        """The loss that the models were fitted with, whatever the parameter is by now."""
+        """The loss that the models were fitted with; the parameter may have changed since."""
         check_is_fitted(self, "coef_")
         return "squared" if self.state_.outcome is None else self.state_.outcome.loss
 
     def _show(self, state: FittedState) -> Self:
-        """Hold a state, and have its models as the fitted attributes."""
+        """Hold a state, and set the fitted attributes from it."""
         self._form, self.scaling_ = state.form, state.scaling
         self._set_names(state.task_names, state.feature_names)
         self._set_models(models_of(state))

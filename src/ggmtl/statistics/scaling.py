@@ -1,4 +1,4 @@
-"""From the units of the data to those of the models, and back, without touching a row."""
+"""From the units of the data to those of the models, and back, from sums of rows alone."""
 
 from __future__ import annotations
 
