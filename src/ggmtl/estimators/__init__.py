@@ -6,7 +6,7 @@ In: what users pass to ``fit`` and ``predict``. Out: fitted attributes in the us
 ``regressor``         ``GGMTLRegressor``, ``GGMTLRegressor.paper`` and ``load_model``
 ``classifier``        ``GGMTLClassifier``; ``outcomes``: fits of classes and counts
 ``state_regressor``   ``fit``, ``partial_fit``, ``predict``, ``predict_interval``: rows to and from the fitted state
-``state_estimator``   ``summary``, ``coefficients``, ``effect``, ``save``, ``add_task``: questions about the fitted state
+``state_estimator``   ``summary``, ``coefficients``, ``effect``, ``save``, ``add_task``, from the fitted state
 ``base``              the base class, also of the baselines: reading, scaling, attributes, prediction
 ``parameters``        which values and combinations are allowed; parameters → ``Settings``
 ``learning``          one fit: memory, device, checkpoint, search, warnings
