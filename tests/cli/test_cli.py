@@ -193,7 +193,7 @@ def test_unknown_task_is_refused_or_given_the_common_model(fitted, folder):
     assert "add_task" not in refused.stderr
     given = _run(*arguments, "--unseen", "hub")
     assert given.exit_code == 0
-    assert "1 of 1 rows have tasks that the model was not fitted with: 'shop 9' (1 row; near 'shop" in " ".join(
+    assert "1 of 1 rows have tasks that the model was not fitted with: 'shop 9' (1 row; spelled like 'shop" in " ".join(
         given.output.split()
     )
 

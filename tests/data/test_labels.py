@@ -176,7 +176,9 @@ def test_a_prediction_with_the_common_model_says_which_rows_have_it():
     asked = ["North", "Nroth", "Nroth", "South", "island"]
     with pytest.raises(InputError, match="Nroth"):
         model.predict(np.zeros((5, 1)), tasks=asked)
-    with pytest.warns(UnseenTaskWarning, match=r"3 of 5 rows .*'Nroth' \(2 rows; near 'North'\), 'island' \(1 row\)\."):
+    with pytest.warns(
+        UnseenTaskWarning, match=r"3 of 5 rows .*'Nroth' \(2 rows; spelled like 'North'\), 'island' \(1 row\)\."
+    ):
         values = model.predict(np.zeros((5, 1)), tasks=asked, unseen="hub")
     np.testing.assert_array_equal(values[[1, 2, 4]], model.hub_intercept_)
     assert model.unseen == "error"

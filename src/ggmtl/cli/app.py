@@ -155,6 +155,8 @@ def fit(
         model = workflow.fit(rows, loss, None if known is None else known.features, seed, effects)
     if loss is Loss.squared and workflow.holds_zeros_and_ones(rows.target):
         terminal.note(f"{target!r} holds 0 and 1 only and was fitted as a number. Use --loss binary for probabilities.")
+    if loss is Loss.poisson and not workflow.holds_whole_numbers(rows.target):
+        terminal.note(f"{target!r} holds numbers that are not whole. --loss poisson is for counts and rates of counts.")
     if output is not None:
         # Save before printing: printing fails if the reader of a pipe has gone.
         with terminal.working("Saving the model"):
@@ -202,6 +204,8 @@ def predict(
         raise InputError(f"{model} was not fitted to a table with a task column; use Python to predict with it.")
     fitted.set_params(unseen=str(unseen))
     reading = workflow.reading_of(decimal, na_values)
+    if interval is not None and not 0.0 < interval < 1.0:
+        raise InputError(f"--interval must be between 0 and 1, such as 0.9. Got {interval:g} instead.")
     if exposure is not None and fitted.loss != "poisson":
         raise InputError(f"--exposure is for models of counts. {model} was fitted with the {fitted.loss} loss.")
     rows = workflow.read_new_rows(data, fitted, encoding, drop_missing, reading, exposure)
@@ -211,7 +215,7 @@ def predict(
     with terminal.warnings_as_notes():
         columns = workflow.predictions(fitted, rows, known, interval)
     workflow.write_predictions(output, data, rows, columns)
-    terminal.note(*rows.notes())
+    terminal.note(*rows.notes(), *workflow.rate_note(fitted, exposure))
     terminal.say(f"{count(len(rows.kept), 'prediction')}: {output}")
 
 

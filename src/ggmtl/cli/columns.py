@@ -72,7 +72,15 @@ def check_target(column: pa.ChunkedArray, name: str) -> None:
         _refuse_bad_cell(column.cast(pa.string()), name, "Correct the cell, or leave it empty and use --drop-missing.")
     two = pc.count_distinct(column.drop_null()).as_py() == 2
     remedy = " It has two values: use --loss binary for the probability of the second." if two else ""
-    raise InputError(f"The target {name!r} must hold numbers. It holds {column.type} instead.{remedy}")
+    raise InputError(f"The target {name!r} must hold numbers. It holds {_kind(column)} instead.{remedy}")
+
+
+def _kind(column: pa.ChunkedArray) -> str:
+    """What a column holds, in words."""
+    if not is_text(column.type):
+        return str(column.type)
+    values = column.drop_null()
+    return f"text, such as {values[0].as_py()!r}," if len(values) else "nothing"
 
 
 def _check_text(column: pa.ChunkedArray, name: str) -> None:
@@ -103,7 +111,8 @@ def _refuse_bad_cell(column: pa.ChunkedArray, name: str, remedy: str) -> None:
     more = f" (and {known - good - 1:,} more cells)" if known - good > 1 else ""
     raise InputError(
         f"Column {name!r} must hold numbers, as {good:,} of its cells do. Row {row + 1:,} below the header has "
-        f"{column[row].as_py()!r} instead{more}. {remedy}"
+        f"{column[row].as_py()!r} instead{more}. {remedy} If it stands for a missing value, use "
+        f"--na-values {column[row].as_py()!r} with --drop-missing."
     )
 
 

@@ -112,7 +112,7 @@ def compare(
     if loss == "logistic":
         classes, target = np.unique(target, return_inverse=True)
         if len(classes) != 2:
-            raise InputError(f"--loss binary needs a target of two labels. Got {len(classes)} instead.")
+            raise InputError(f"--loss binary needs a target of two labels. Got {len(classes):,} different values.")
     data = read_training(rows.frame, target, task=rows.task, groups=rows.groups, sample_weight=rows.weights)
     folds = deal_folds(data, n_folds, seed or 0)
     # Rows of weight zero have been left out.

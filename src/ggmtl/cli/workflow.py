@@ -303,6 +303,11 @@ def holds_zeros_and_ones(target: np.ndarray) -> bool:
     return bool(np.isin(target, (0.0, 1.0)).all() and np.ptp(target) > 0)
 
 
+def holds_whole_numbers(target: np.ndarray) -> bool:
+    """Whether all values of a target are whole, as counts are."""
+    return bool((np.asarray(target, dtype=float) % 1.0 == 0.0).all())
+
+
 def check_tasks(model: GGMTLRegressor | GGMTLClassifier, frame: pa.Table, known: TaskFeatures | None = None) -> None:
     """Refuse tasks that neither training nor a task table knows, with the option that lets them through."""
     labels = read_labels(frame[str(model.task)], str(model.task), frame.num_rows)
@@ -343,6 +348,22 @@ def load(path: Path) -> tuple[GGMTLRegressor | GGMTLClassifier, Encoding]:
     return model, Encoding.from_plain(fact.get("encoding"))
 
 
+def check_two_labels(target: np.ndarray) -> None:
+    """Refuse a target of more than two labels, before anything is fitted."""
+    number = len(np.unique(target))
+    if number > 2:
+        remedy = " For a target of numbers, use --loss squared." if target.dtype.kind in "iuf" else ""
+        raise InputError(f"--loss binary needs a target of two labels. Got {number:,} different values.{remedy}")
+
+
+def rate_note(model: GGMTLRegressor | GGMTLClassifier, exposure: str | None) -> list[str]:
+    """That predictions are rates, where a model of counts with exposures predicts without them."""
+    outcome = model.state_.outcome
+    if exposure is not None or outcome is None or outcome.loss != "poisson" or not outcome.scores.exposed:
+        return []
+    return ["The model was fitted with an exposure. Predictions are rates per unit of it; --exposure gives counts."]
+
+
 LOSS_NAMES = {Loss.squared: "squared", Loss.binary: "logistic", Loss.poisson: "poisson"}
 
 
@@ -366,9 +387,7 @@ def fit(
     """A fitted model of numbers, two labels or counts."""
     given = {"groups": rows.groups, "sample_weight": rows.weights}
     if loss is Loss.binary:
-        classifier = GGMTLClassifier(task=rows.task, random_state=seed).fit(rows.frame, rows.target, **given)
-        if len(classifier.classes_) > 2:
-            raise InputError(f"--loss binary needs a target of two labels. Got {len(classifier.classes_)} instead.")
-        return classifier
+        check_two_labels(rows.target)
+        return GGMTLClassifier(task=rows.task, random_state=seed).fit(rows.frame, rows.target, **given)
     model = GGMTLRegressor(task=rows.task, loss=str(loss), effects=str(effects), random_state=seed)
     return model.fit(rows.frame, rows.target, exposure=rows.exposure, task_features=known, **given)

@@ -21,6 +21,8 @@ _MOST_BYTES = 1 << 26
 _SURROGATES = 0xD800, 0xDFFF
 # From here on, several whole numbers have the same float64.
 _LARGEST_WHOLE = 2**53
+# Letters that a label must have for another spelling to be offered.
+_WORD = 5
 _WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.0*)?")
 
 
@@ -214,8 +216,10 @@ def unseen_message(labels: np.ndarray, unseen: np.ndarray, known: np.ndarray) ->
 
 
 def _near(label: Any, known: np.ndarray) -> str:
-    close = difflib.get_close_matches(label, map(str, known.tolist()), n=1) if isinstance(label, str) else []
-    return f"; near {close[0]!r}" if close else ""
+    # Short labels, such as codes of airports, are alike by chance.
+    is_word = isinstance(label, str) and len(label) >= _WORD
+    close = difflib.get_close_matches(label, map(str, known.tolist()), n=1, cutoff=0.8) if is_word else []
+    return f"; spelled like {close[0]!r}" if close else ""
 
 
 def _sort(labels: np.ndarray) -> str:

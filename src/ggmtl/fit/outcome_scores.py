@@ -46,6 +46,13 @@ class OutcomeScores:
     auc: float | None
     task_auc: np.ndarray
 
+    @property
+    def exposed(self) -> bool:
+        """Whether rows have exposures that differ; True where no row was held out, so that it is not known."""
+        seen = self.count > 0
+        amount = self.amount[seen] / self.count[seen]
+        return not seen.any() or bool(np.ptp(amount) > 1e-9 * amount.max())
+
     def at(self, tasks: np.ndarray) -> OutcomeScores:
         """The tasks in another order; a position of −1 stands for a task of which nothing is known."""
         names = ("total", "amount", "observed", "expected", "count", "task_auc")

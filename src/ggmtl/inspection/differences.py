@@ -168,7 +168,9 @@ def shares_of(state: FittedState) -> tuple[list[str], np.ndarray, np.ndarray]:
     noise = noise_variance(state)
     variance = (total**2).mean(axis=0) + (noise / pull_of(fit, noise))[straight]
     tiny = np.finfo(float).tiny
-    return names, covariance / np.maximum(variance, tiny), covariance.sum(axis=1) / max(float(variance.sum()), tiny)
+    # Where a part is smaller than its rounding, or cancels another, its share may be below zero.
+    share, overall = covariance / np.maximum(variance, tiny), covariance.sum(axis=1) / max(float(variance.sum()), tiny)
+    return names, np.maximum(share, 0.0), np.maximum(overall, 0.0)
 
 
 def _described(state: FittedState) -> GraphFit | None:

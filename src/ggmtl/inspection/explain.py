@@ -268,6 +268,8 @@ def _agreements(
     moved = family.weights.get(family.main, 0.0) * (before - after)
     difference = current[0] - moved[0] - (current[1] - moved[1])
     error = np.sqrt(np.maximum(noise * np.diag(T @ effect.covariance @ T.T), 0.0))
+    # Features that are constant within every task have one coefficient for all tasks.
+    constant = model.state_.settings.constant
     return tuple(
         FeatureAgreement(
             str(name),
@@ -277,6 +279,7 @@ def _agreements(
             (float(moved[0, k]), float(moved[1, k])),
         )
         for k, name in enumerate(names)
+        if k >= len(constant) or name == AT_AVERAGE_ROW or not constant[k]
     )
 
 

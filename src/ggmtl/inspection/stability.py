@@ -87,7 +87,11 @@ class EdgeStability:
         fitted, n = self.weight > 0, self.n_resamples
         steady = self.frequency >= 0.8
         if not fitted.any():
-            return f"The model has no links. {steady.sum()} links were found in at least 80 % of {n} resamples."
+            reason = "The model has no links: neither the evidence nor the held-out error supports any."
+            share = f"at least 80 % of {n} resamples"
+            if not steady.any():
+                return f"{reason} No link was proposed in {share}."
+            return f"{reason} The search for links is stable all the same: it proposes {steady.sum()} in {share}."
         return (
             f"{(steady & fitted).sum()} of the {fitted.sum()} links of the graph were found in at least 80 % of {n} "
             f"resamples; {(~fitted & (self.frequency >= 0.5)).sum()} other links in at least half."

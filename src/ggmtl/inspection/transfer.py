@@ -21,6 +21,7 @@ from ggmtl.fit.levels import pooled_level, simple_levels
 from ggmtl.fit.state import state_of
 from ggmtl.inspection.differences import unlike_others
 from ggmtl.inspection.levels import Gain, Levels, gain_over, relative_gain
+from ggmtl.inspection.summary.outcomes import without_contrast
 from ggmtl.inspection.summary.phrases import listing, one_line
 from ggmtl.inspection.summary.verdict import verdict_of
 from ggmtl.inspection.summary.words import level_title
@@ -56,7 +57,8 @@ class TransferReport:
     gain_over_alone : Gain
         Of the chosen level against separate models.
     task_gains : tuple of Gain
-        Per task, the chosen level against a separate model.
+        Per task, the chosen level against a separate model. NaN where all rows of a task have one outcome: a separate
+        model then predicts these rows perfectly, whatever it is worth.
     hurt : array of labels
         Tasks with a higher error than by themselves: by more than chance explains among all tasks, or by a clear
         amount that is also far from that of the other tasks.
@@ -183,7 +185,11 @@ def _report(model: GGMTLRegressor, levels: Levels) -> TransferReport:
     if errors is None or chosen is None or alone is None:
         raise InputError("The errors on held-out rows lack a task that was added. Give X and y here.")
     verdict, unit = verdict_of(levels, model.graph_), model.scaling_.target_scale
-    over_alone = gain_over(errors, chosen, alone)
+    over_alone, gains, unjudged = (
+        gain_over(errors, chosen, alone),
+        _task_gains(errors, chosen, alone),
+        without_contrast(model),
+    )
     if levels.average is not None:
         found = levels.average.gain_over("independent")
         over_alone = Gain(found.value, found.low, found.high)
@@ -195,8 +201,8 @@ def _report(model: GGMTLRegressor, levels: Levels) -> TransferReport:
         levels.keys[chosen],
         Gain(*(verdict.get(name, 0.0) for name in ("gain", "low", "high"))),
         over_alone,
-        _task_gains(errors, chosen, alone),
-        model.tasks_[_hurt(errors, chosen, alone)],
+        tuple(Gain(np.nan, np.nan, np.nan) if skip else gain for gain, skip in zip(gains, unjudged)),
+        model.tasks_[_hurt(errors, chosen, alone) & ~unjudged],
         model.tasks_[unlike_others(model)],
         verdict["text"],
         levels.n_edges,

@@ -26,7 +26,7 @@ from ggmtl.inspection.summary.coefficients import (
     sharing_of,
     task_map_of,
 )
-from ggmtl.inspection.summary.outcomes import common_errors, ratio_of, target_of, task_outcomes
+from ggmtl.inspection.summary.outcomes import common_errors, ratio_of, target_of, task_outcomes, without_contrast
 from ggmtl.inspection.summary.phrases import fingerprint_of, plain, versions
 from ggmtl.inspection.summary.verdict import verdict_of
 from ggmtl.losses.rowwise import LOSSES
@@ -270,10 +270,13 @@ def _tasks(model: Any, clusters: np.ndarray, rows: np.ndarray | None, levels: Le
     coefficients, graph, errors = coefficients_of(model), model.graph_, levels.errors
     by_level, reference = None, levels.reference()
     gain = doubt = np.full(len(coefficients), np.nan)
+    gains = np.zeros(len(coefficients), dtype=bool)
     if errors is not None:
         by_level = errors.task_error() * model.scaling_.target_scale
         if levels.chosen is not None and reference is not None:
             gain, doubt = task_gains(errors, levels.chosen, reference)
+            gains = errors.squared[levels.chosen].sum(axis=0) < errors.squared[reference].sum(axis=0)
+            gain = np.where(without_contrast(model), np.nan, gain)
     links, strength = np.bincount(graph.edges.ravel(), minlength=graph.n_tasks), graph.degrees()
     more = task_outcomes(model) or [{}] * len(coefficients)
     return [
@@ -286,6 +289,7 @@ def _tasks(model: Any, clusters: np.ndarray, rows: np.ndarray | None, levels: Le
             "degree": float(strength[i]),
             "errors": None if by_level is None else plain(by_level[:, i]),
             "gain": plain(gain[i]),
+            "gains": bool(gains[i]),
             "gain_error": plain(doubt[i]),
             **more[i],
         }

@@ -30,6 +30,7 @@ def target_of(model: Any) -> dict[str, Any] | None:
         "kind": outcome.loss,
         "ratio": _RATIOS[outcome.loss],
         "classes": None if classes is None else [str(plain(label)) for label in classes],
+        "exposed": scores.exposed,
         "base": _unit(model) * float(scores.total.sum() / scores.amount.sum()),
         "dispersion": float(outcome.dispersion),
         "one_class": [str(label) for label in model.tasks_[_of_one_class(outcome)].tolist()],
@@ -84,6 +85,15 @@ def _of_one_class(outcome: OutcomeFamily) -> np.ndarray:
     return (amount > 0) & (none if outcome.loss != "logistic" else none | (total >= amount * (1.0 - 1e-12)))
 
 
+def without_contrast(model: Any) -> np.ndarray:
+    """Tasks whose separate model cannot be judged by held-out rows, because all of their rows have one outcome."""
+    outcome: OutcomeFamily | None = getattr(getattr(model, "state_", None), "outcome", None)
+    known = np.zeros(len(model.tasks_), dtype=bool)
+    if outcome is not None:
+        known[: len(outcome.scores.total)] = _of_one_class(outcome)
+    return known
+
+
 def common_errors(model: Any) -> np.ndarray | None:
     """Standard errors of the shared model in the units of the data, the intercept last; None for the squared loss."""
     state = getattr(model, "state_", None)
@@ -116,7 +126,8 @@ def quality_lines(summary: dict[str, Any]) -> list[str]:
 def target_line(target: dict[str, Any]) -> str:
     """What is predicted, and how often it occurs."""
     if target["classes"] is None:
-        return f"Target: counts, on average {number(target['base'])} per unit of exposure."
+        per = " per unit of exposure" if target["exposed"] else ""
+        return f"Target: counts, on average {target['base']:,.4g}{per}."
     first, second = target["classes"]
     share = percent(target["base"])
     return f"Target: the probability of {second!r} rather than {first!r}. {share} of the rows are {second!r}."

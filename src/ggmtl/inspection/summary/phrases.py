@@ -37,10 +37,9 @@ def signed(share: float) -> str:
     return f"{'+' if share >= 0 else '−'}{percent(abs(share))}"
 
 
-def interval(share: float, low: float, high: float) -> str:
-    """'9–15 %', with as many digits as the share between the two."""
-    digits = 0 if abs(100.0 * share) >= 9.5 else 1
-    return f"{100.0 * low:.{digits}f}–{100.0 * high:.{digits}f} %"
+def interval(low: float, high: float) -> str:
+    """'95 % interval: 9.1 % to 15 %'."""
+    return f"95 % interval: {percent(low)} to {percent(high)}"
 
 
 def gain_interval(low: float, high: float) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from ggmtl.inspection.levels import AVERAGE, is_simple, title_of
 from ggmtl.inspection.summary.coefficients import CONSTANT
 from ggmtl.inspection.summary.outcomes import outcome_lines
-from ggmtl.inspection.summary.phrases import count, gain_interval, listing, number, one_line, percent, signed
+from ggmtl.inspection.summary.phrases import count, gain_interval, listing, number, one_line, percent
 from ggmtl.inspection.summary.verdict import blend_words, meaning_of
 
 # Among so many tasks, the one that gains most is worth a name.
@@ -30,6 +30,7 @@ def describe(summary: dict[str, Any]) -> str:
         name, width = summary["measure"]["name"], max(len(level_title(level)) for level in levels) + 2
         lines.append(f"{name[0].upper()}{name[1:]} on held-out rows:")
         lines += [f"  {title:<{width}}{error}  {share}".rstrip() for title, error, share in map(level_cells, levels)]
+        lines += weighing_line(summary)
     return "\n".join([*filter(None, [cut_short(summary)]), *lines, *findings(summary)])
 
 
@@ -104,6 +105,16 @@ def describe_gain(summary: dict[str, Any]) -> str:
     return f"The held-out {error} is {change} than that of {against} {span}."
 
 
+def weighing_line(summary: dict[str, Any]) -> list[str]:
+    """Why a gain may differ from the errors in the table; no line where rows are not weighed, or no gain is told."""
+    if summary["blend"] and summary["target"] is None and "gain" in summary["verdict"]:
+        return [
+            "(Percentages of gains give rows of noisy tasks, and outlying rows, less weight. The errors above weigh "
+            "all rows alike, so the two can differ.)"
+        ]
+    return []
+
+
 def measured_levels(summary: dict[str, Any]) -> list[dict[str, Any]]:
     """The levels whose held-out error is known."""
     return [level for level in summary["path"]["levels"] if level.get("error") is not None]
@@ -162,7 +173,10 @@ def known_lines(summary: dict[str, Any]) -> list[str]:
     if not useful:
         return ["Task features explain less than 1 % of the differences between tasks."]
     lines = [f"Task features explain {percent(total)} of the differences between tasks: {listing(useful)}."]
-    shares = dict(zip(summary["features"], known["by_coefficient"]))
+    varying = {entry["feature"] for entry in summary["sharing"] if entry["word"] not in ("shared", CONSTANT)}
+    shares = {name: share for name, share in zip(summary["features"], known["by_coefficient"]) if name in varying}
+    if not shares:
+        return lines
     most, least = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
     if shares[most] - shares[least] > 0.1:
         lines.append(
@@ -210,12 +224,12 @@ def task_line(summary: dict[str, Any]) -> list[str]:
     scored, error = count(len(known), "task"), summary["measure"]["short"]
     if len(known) < summary["n_tasks"]:
         scored = f"the {scored} with five or more held-out rows"
-    gaining = f"{sum(task['gain'] > 0 for task in known):,} of {scored} have a lower held-out {error} with sharing"
-    if len(known) > _MOST_NAMED:
+    gaining = f"With sharing, the held-out {error} is lower in {sum(task['gains'] for task in known):,} of {scored}"
+    best = max(known, key=lambda task: task["gain"])
+    if len(known) > _MOST_NAMED or best["gain"] <= 0:
         # The largest of very many gains, of a few rows each, is chance.
         return [f"{gaining}."]
-    best = max(known, key=lambda task: task["gain"])
-    return [f"{gaining}; most: {one_line(best['label'])} ({signed(-best['gain'])})."]
+    return [f"{gaining}, most in {one_line(best['label'])} (by {percent(best['gain'])})."]
 
 
 def describe_curves(summary: dict[str, Any]) -> str:

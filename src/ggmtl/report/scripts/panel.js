@@ -41,7 +41,7 @@ const gainParts = () => {
   const shown = Math.min(6, Math.ceil(sorted.length / 2));
   return [
     ...scaleOf(`${data.error[0].toUpperCase()}${data.error.slice(1)} of each task against ${data.gain_against || "the best simple model"}`, `${bound} worse${beyond}`, `${bound} better${beyond}`),
-    element("p", { class: "quiet" }, `Gains are shrunk towards the gain of all tasks, because few held-out rows say little. ± is one standard error.${unranked ? ` ${count(unranked, "task")} with too few held-out rows: not ranked, drawn as rings.` : ""}`),
+    element("p", { class: "quiet" }, `Gains are shrunk towards the gain of all tasks, because few held-out rows say little. ± is one standard error.${unranked ? ` ${count(unranked, "task")} with too few held-out rows, or with one outcome only: not ranked, drawn as rings.` : ""}`),
     element("h4", {}, "Tasks that gain most"), gainList(sorted.slice(0, shown)), element("h4", {}, "Tasks that gain least"), gainList(sorted.slice(shown).slice(-6).reverse()),
   ];
 };
