@@ -88,11 +88,20 @@ def test_counts_are_fitted_and_predicted_with_their_exposure(folder):
     options = ("--exposure", "hours", "--interval", 0.8, "--output", folder / "visits.csv")
     counts = run("predict", model, folder / "counts.csv", *options)
     assert one.exit_code == counts.exit_code == 0, counts.output
+    assert "rates per unit" in " ".join(one.output.split())
+    assert "rates per unit" not in " ".join(counts.output.split())
     with (folder / "counts.csv").open(encoding="utf-8") as file:
         hours = [float(row["hours"]) for row in csv.DictReader(file)]
     np.testing.assert_allclose(
         predictions(folder / "visits.csv"), np.multiply(predictions(folder / "rates.csv"), hours), rtol=1e-9
     )
+
+
+def test_more_than_two_labels_are_refused_before_the_fit(folder):
+    (folder / "three.csv").write_text("task,x,y\n" + "".join(f"{k % 3},{k % 7},{'abc'[k % 3]}\n" for k in range(30)))
+    result = run("fit", folder / "three.csv", "--task", "task", "--target", "y", "--loss", "binary")
+    assert result.exit_code == 1
+    assert "Got 3 different values" in " ".join(result.output.split())
 
 
 def test_a_target_of_zeros_and_ones_is_recognised(folder):

@@ -9,17 +9,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ggmtl import GGMTLRegressor, TaskGraph, load_model
+from ggmtl import GGMTLClassifier, GGMTLRegressor, TaskGraph, load_model
 from ggmtl.baselines import IndependentRegressor, PooledRegressor
 from ggmtl.bilevel.level import GraphFit
 from ggmtl.datasets import make_clusters
+from ggmtl.fit.average import Average
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.graph.task_graph import name_shape
 from ggmtl.inspection.levels import Levels, gain_over, task_gains
 from ggmtl.inspection.summary.collect import summarize
 from ggmtl.inspection.summary.phrases import one_line
-from ggmtl.inspection.summary.verdict import verdict_of
+from ggmtl.inspection.summary.verdict import average_verdict, verdict_of
 from ggmtl.inspection.summary.words import describe, describe_meaning, error_text
+from ggmtl.inspection.transfer import transfer_report
 
 
 def _rows(n_tasks=6, n_rows=24, seed=0, distance=2.0):
@@ -229,7 +231,7 @@ def test_interval_covers_the_true_gain():
 def test_verdicts_of_the_simple_levels():
     names, errors = ("pooled", "hub", "independent"), _errors(1.0, 0.9, 1.2)
     texts = [_verdict(names, errors, k, _graph(n=40))["text"] for k in range(3)]
-    assert texts[1] == "The tasks differ, but no groups of similar tasks were found."
+    assert texts[1] == "The tasks differ. No links between tasks were kept."
     assert "One model serves all tasks" in texts[0]
     assert "Separate models predict best" in texts[2]
 
@@ -248,6 +250,46 @@ def test_a_graph_that_does_not_help_is_not_praised():
     assert "Treat the links as hints" in verdict["text"]
     worse = _verdict(names, _errors(1.0, 1.21), 1, graph)
     assert worse["text"].startswith("Links between tasks raise the held-out error by 10 %")
+
+
+def _average(**shares):
+    """An average of 40 tasks over two folds; `shares` are the mean losses of other levels, and how far tasks spread."""
+    rng, ours = np.random.default_rng(0), np.ones(40)
+    losses = {name: mean * np.exp(spread * rng.normal(size=40)) for name, (mean, spread) in shares.items()}
+    return Average({"hub": 1.0}, np.ones((2, 40)), {"average": ours, **losses}, dict.fromkeys(losses, 0.0))
+
+
+def test_one_model_for_all_is_as_good_only_where_the_interval_says_so():
+    near = average_verdict(_average(pooled=(1.0, 0.01), independent=(2.0, 0.1)), _graph(n=40))
+    assert (near["kind"], near["text"]) == ("pooled", "One model for all tasks predicts about as well as any other.")
+    wide = average_verdict(_average(pooled=(0.65, 1.0), independent=(2.0, 0.1)), _graph(n=40))
+    assert wide["kind"] == "pooled unclear"
+    assert wide["low"] <= 0 < 0.02 <= wide["high"]
+    assert wide["against"] == "pooled"
+    assert "not clear whether the tasks differ" in wide["text"]
+    differ = average_verdict(_average(pooled=(2.0, 0.1), independent=(1.5, 0.1)), _graph(n=40))
+    assert differ["kind"] == "shared"
+
+
+def test_tasks_of_one_outcome_are_not_ranked():
+    rng = np.random.default_rng(0)
+    tasks = np.repeat(np.arange(8), 20)
+    X, y = rng.normal(size=(160, 2)), rng.random(160) < 0.4
+    y[tasks == 3] = False
+    model = GGMTLClassifier(random_state=0).fit(X, y, tasks=tasks)
+    found = summarize(model)["tasks"]
+    assert [task["gain"] is None for task in found] == [label == 3 for label in range(8)]
+    report = transfer_report(model)
+    assert 3 not in report.hurt
+    assert np.isnan(report.task_gains[3].share)
+
+
+def test_tasks_are_counted_by_their_own_errors(summary):
+    chosen = next(k for k, level in enumerate(summary["path"]["levels"]) if level["chosen"])
+    names = [level["name"] for level in summary["path"]["levels"]]
+    alone = names.index(summary["gain_against"])
+    lower = sum(task["errors"][chosen] < task["errors"][alone] for task in summary["tasks"])
+    assert f"lower in {lower} of" in describe(summary)
 
 
 def test_without_folds_no_gain_is_reported():
