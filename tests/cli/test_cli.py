@@ -152,7 +152,7 @@ def test_compressed_csv_is_read_too(fitted, folder, tmp_path):
     assert (tmp_path / "p.csv").read_text().startswith("shop,price,colour,sales,prediction\n")
 
 
-def test_the_model_is_there_before_anything_is_said(folder, tmp_path, monkeypatch):
+def test_the_model_is_saved_before_anything_is_printed(folder, tmp_path, monkeypatch):
     def stop(_):
         raise BrokenPipeError
 
@@ -368,7 +368,7 @@ def test_progress_is_logged_where_there_is_no_terminal(monkeypatch, capsys):
     assert lines[-1].startswith("Comparing … ")
 
 
-def test_quick_work_leaves_no_log(capsys):
+def test_quick_steps_leave_no_log(capsys):
     with output.working("Fitting"):
         pass
     assert capsys.readouterr().err == ""

@@ -62,7 +62,7 @@ def test_a_fit_with_a_task_table_predicts_stations_without_rows(folder):
     assert np.sqrt((error**2).mean()) < 0.5 * np.std([float(row["y"]) for row in rows])
 
 
-def test_tasks_that_are_nowhere_known_are_named_with_the_option(folder):
+def test_unknown_tasks_are_named_with_the_option_that_admits_them(folder):
     assert _fit(folder).exit_code == 0
     result = _run("predict", folder / "m.ggmtl", folder / "new.csv", "--output", folder / "p.csv")
     assert result.exit_code == 1

@@ -210,7 +210,7 @@ def test_dates_that_cannot_be_read_say_why(tmp_path, cells, message):
         read_rows(dated(tmp_path, cells), Columns("task", "y"))
 
 
-def test_na_is_a_label_where_one_says_so(tmp_path):
+def test_na_is_a_label_with_the_option_na_values(tmp_path):
     rows = [[["NA", "DE", "FR"][k % 3], k % 4 if k != 5 else "-99", k % 5] for k in range(30)]
     path = write(tmp_path / "t.csv", [["country", "x", "y"], *rows])
     options = ("--task", "country", "--target", "y")

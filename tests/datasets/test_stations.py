@@ -30,7 +30,7 @@ def test_the_seed_decides_the_days(stations):
         load_stations(365)
 
 
-def test_what_is_known_about_the_stations_goes_with_their_order(stations):
+def test_features_of_the_stations_follow_their_order(stations):
     pytest.importorskip("pandas")
     known = stations.task_features
     assert known["task"].tolist() == stations.task_names.tolist()

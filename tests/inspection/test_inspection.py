@@ -269,7 +269,7 @@ def test_outliers_of_a_loaded_model_are_the_same(tmp_path):
     assert np.flatnonzero(unlike_others(load_model(tmp_path / "m.ggmtl"))).tolist() == odd.tolist()
 
 
-def test_whole_numbers_get_their_range_and_no_guess():
+def test_unknown_whole_number_labels_are_answered_with_their_range():
     X, y, _ = make(np.random.default_rng(0))
     model = GGMTLRegressor(candidates=np.empty((0, 2))).fit(X, y, tasks=np.repeat(np.arange(9), 16))
     with pytest.raises(InputError, match=r"no task 17 in the model\. It has 9 tasks, from 0 to 8"):

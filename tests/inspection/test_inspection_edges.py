@@ -117,7 +117,7 @@ def test_a_component_without_rows_has_no_factor():
     assert Factors.of(replace(problem, edges=chain[:3]).system(np.ones(3))) is None
 
 
-def test_there_are_no_factors_of_large_components_of_very_many_or_of_none():
+def test_large_very_many_and_no_components_have_no_factors():
     problem, values = make_problem()
     assert Factors.of(problem.system(values)) is not None
     assert Factors.of(problem.system(values)).system.shape == (72, 5)

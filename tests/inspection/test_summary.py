@@ -113,7 +113,7 @@ def test_levels_are_ordered_by_density(model):
     assert "linked tasks, no links" in describe(summarize(other))
 
 
-def test_map_puts_tasks_with_like_models_together(model, summary):
+def test_map_puts_tasks_with_similar_models_together(model, summary):
     points = np.array(summary["map"]["points"])
     within = np.linalg.norm(points[0] - points[1])
     assert within < np.linalg.norm(points[0] - points[5])
@@ -152,7 +152,7 @@ def test_gain_of_a_task_is_over_separate_models_and_shrunk_to_that_of_all(summar
         assert task["gain"] == pytest.approx(1.0 - np.sqrt(ratio))
 
 
-def test_tasks_with_hardly_any_held_out_row_are_not_ranked():
+def test_tasks_with_few_held_out_rows_are_not_ranked():
     squared, count = np.ones((2, 3, 2)), np.array([[2.0, 1.0], [2.0, 1.0], [2.0, 1.0]])
     gains, _ = task_gains(FoldErrors(squared, count), 0, 1)
     assert gains[0] == 0.0
@@ -328,7 +328,7 @@ def test_a_single_task_is_reported_as_such():
     assert "--task" in text
 
 
-def test_a_common_model_without_rows_held_out_speaks_of_evidence_only(summary):
+def test_without_held_out_rows_the_shared_model_is_explained_by_evidence_only(summary):
     found = {**summary, "verdict": {"kind": "hub"}, "graph": {"n_edges": 0}}
     assert "held-out" in describe_meaning(found)
     unmeasured = describe_meaning({**found, "error": None})
@@ -363,7 +363,7 @@ def test_level_without_models_has_no_edges_to_draw(model):
     assert [level["edges"] is None for level in stored] == [not level["chosen"] for level in stored]
 
 
-def test_features_that_say_the_same_thing_are_named(tmp_path):
+def test_redundant_features_are_named(tmp_path):
     X, y, task = _rows()
     rng = np.random.default_rng(3)
     near = X[:, 0] + 1e-3 * rng.normal(size=len(X))
@@ -386,7 +386,7 @@ def test_features_that_say_the_same_thing_are_named(tmp_path):
     assert summarize(load_model(tmp_path / "model.ggmtl"))["redundant"] == []
 
 
-def test_what_links_share_is_not_called_shared_by_all():
+def test_coefficients_shared_by_links_are_not_called_shared_by_all():
     data = make_clusters(5, n_tasks=50, n_features=10, random_state=0)
     summary = summarize(GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks))
     words = {entry["feature"]: entry["word"] for entry in summary["sharing"]}
@@ -417,7 +417,7 @@ def test_a_standard_error_that_is_rounding_is_not_shown():
     assert error_text({"error": 1.25, "standard_error": 0.031}) == "1.250 ± 0.031"
 
 
-def test_links_of_other_penalties_have_no_word():
+def test_coefficients_under_other_penalties_have_no_sharing_word():
     data = make_clusters(3, n_tasks=12, n_features=4, n_samples=14, noise=0.3, random_state=0)
     model = GGMTLRegressor(penalty="l1").fit(data.X, data.y, tasks=data.tasks)
     assert model.graph_.n_edges

@@ -157,7 +157,7 @@ def test_a_drawing_is_the_same_twice_and_stays_on_the_axes_given():
 
 
 @pytest.mark.parametrize("size", [3, 28, 41, 60])
-def test_cliques_of_any_size_have_places_apart(size):
+def test_tasks_of_cliques_of_any_size_do_not_overlap(size):
     edges = np.column_stack(np.triu_indices(size, 1))
     points = positions(TaskGraph(edges, np.ones(len(edges)), np.arange(size)))
     assert points.shape == (size, 2)

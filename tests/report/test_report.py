@@ -104,7 +104,7 @@ def test_a_method_without_path_has_a_page():
     assert 'href="#path"' not in text
 
 
-def test_noise_and_a_stop_by_design_are_told_in_words(model):
+def test_noise_and_a_fixed_number_of_steps_are_explained_in_words(model):
     summary = summarize(model)
     assert 'href="#path"' in render_report(summary)
     assert "Tasks differ in noise" not in render_report({**summary, "noise": None})
@@ -243,7 +243,7 @@ def test_curves_of_the_page_are_those_of_the_model(bent):
     np.testing.assert_allclose(most["own"], model.effect("hour", most["grid"], task=3)["effect"], atol=1e-9)
 
 
-def test_shares_of_descriptors_and_what_they_leave_add_up(bent):
+def test_shares_of_descriptors_and_the_unexplained_rest_add_up(bent):
     summary = summarize(bent[0])
     rows = explained_rows(summary)
     assert [row["name"] for row in rows] == ["hour", EVIL, "intercept (average row)"]
@@ -563,7 +563,7 @@ def test_tables_and_picture_are_saved_without_a_network(supported_tab, model):
     assert EVIL[:25] + "…" in shown
 
 
-def test_the_picture_saved_as_png_is_what_the_screen_shows_on_the_ground_of_the_page(supported_tab):
+def test_the_picture_saved_as_png_is_that_of_the_screen_with_the_background_of_the_page(supported_tab):
     image = pytest.importorskip("PIL.Image")
     saved = image.open(io.BytesIO(_download(supported_tab, "PNG")))
     canvas = "document.querySelector('#drawing')"

@@ -123,10 +123,11 @@ def draw(blocks: Sequence[LeastSquares], random: np.random.Generator) -> np.ndar
 
 def weighted(blocks: Sequence[LeastSquares], weights: np.ndarray) -> LeastSquares:
     """Σ_b weight_b · block_b, weights of shape (blocks, n)."""
-
     first = blocks[0]
     total = [np.zeros_like(part) for part in (first.gram, first.moment, first.target_square, first.count)]
     for weight, block in zip(weights, blocks):
+        if not weight.any():
+            continue
         for out, part in zip(total, (block.gram, block.moment, block.target_square, block.count)):
             out += (part.T * weight).T
     return LeastSquares(total[0], total[1], total[2], total[3], first.noise)
@@ -163,7 +164,7 @@ def plan_of(model: Any, blocks: list[LeastSquares]) -> Plan:
         fixed[position] = proposed.fixed
         return replace(plan, start=replace(fit, edges=edges), fixed=fixed, hub=hub, place=_place(model))
     if not np.isfinite(fit.hub).all() or not (fit.coupling > 0).any():
-        # No edge had a strength: there is none to relearn.
+        # No edge has a strength, so there is none to learn again.
         return replace(plan, start=replace(fit, edges=fit.edges[:0], edge_values=fit.edge_values[:0]))
     models = [candidate_models(folded.training(k), settings) for k in folded.scored]
     proposed, masks = cross_fit(settings.candidates, models, model.tasks_)
@@ -197,7 +198,7 @@ def _spread(mask: np.ndarray | None, position: np.ndarray, n_edges: int) -> np.n
 
 
 def _sparsity_at(plan: Plan, folded: FoldedLoss) -> Sparsity:
-    """The entropy weight γ for which the fit is stationary: ∂loss/∂e + ξe + η = γ ln e on its free edges."""
+    """The entropy weight γ at which the fit is stationary: ∂loss/∂e + ξe + η = γ ln e on its free edges."""
     sparsity = plan.settings.sparsity
     free = (plan.start.edge_values > 1e-4) & (plan.start.edge_values < 1 - 1e-4)
     if sparsity.edge_entropy or not free.any():
