@@ -1,6 +1,7 @@
 """The paper's tables: cells are computed once, pages say what they show, and what the paper's numbers really are."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -295,7 +296,7 @@ def test_entries_show_mean_deviation_failures_and_absences():
 @pytest.mark.parametrize("name", ["table1", "table2", "table3", "table4"])
 def test_every_table_has_a_page_with_its_command_and_no_blank_entry(name, quick, tmp_path):
     table = make_table(name, quick)
-    page = write_table(table, CellCache(tmp_path / "none.jsonl"), quick)
+    page = write_table(table, CellCache(tmp_path / "none.jsonl"))
     assert f"`ggmtl reproduce {name}{' --quick' if quick else ''}`" in page
     assert "run" in page
     rows = [line for line in page.splitlines() if line.startswith("| ") and "---" not in line]
@@ -307,16 +308,16 @@ def test_every_table_has_a_page_with_its_command_and_no_blank_entry(name, quick,
 
 def test_full_tables_have_ten_runs_and_slow_methods_three():
     section = Section("t", ("school r=0.2",), "honest", ("hub", "bmsl"), slow=("bmsl",))
-    assert len(section.cells("school r=0.2", "hub", False)) == 10
-    assert len(section.cells("school r=0.2", "bmsl", False)) == 3
-    assert len(section.cells("tmy3 h=8 every=8", "hub", False)) == 1
-    assert len(section.cells("school r=0.2", "hub", True)) == 2
+    assert len(section.cells("school r=0.2", "hub")) == 10
+    assert len(section.cells("school r=0.2", "bmsl")) == 3
+    assert len(section.cells("tmy3 h=8 every=8", "hub")) == 1
+    assert len(replace(section, quick=True).cells("school r=0.2", "hub")) == 2
 
 
 def test_methods_without_protocol_are_shared_between_sections():
     paper = Section("t", ("line",), "paper", PROTOCOL_FREE)
-    assert {cell.protocol for cell in paper.all_cells(False)} == {"honest"}
-    assert paper.cells("line", "ccmtl", True)[0].protocol == "paper"
+    assert {cell.protocol for cell in paper.all_cells()} == {"honest"}
+    assert paper.cells("line", "ccmtl")[0].protocol == "paper"
 
 
 def test_printed_numbers_of_variants_are_those_of_their_data_set():

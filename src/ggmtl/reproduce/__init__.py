@@ -56,7 +56,7 @@ def run(
         table = None if name == "figures" else make_table(name, quick)
         if table is None:
             require("matplotlib", "plot", "Drawing the figures")
-        cells = figure_cells(quick) if table is None else table.cells(quick)
+        cells = figure_cells(quick) if table is None else table.cells()
         compute_missing(cache, cells, compute_cell, progress, n_jobs)
-        page = make_figures(folder, cache, quick) if table is None else write_table(table, cache, quick)
+        page = make_figures(folder, cache, quick) if table is None else write_table(table, cache)
         (folder / f"{name}.md").write_text(page, encoding="utf-8")

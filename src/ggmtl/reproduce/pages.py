@@ -22,26 +22,26 @@ NO_GRAPH = "no graph"
 WITHOUT_GRAPH = ("independent", "pooled", "hub", *PEER_METHODS)
 
 
-def write_table(table: Table, cache: CellCache, quick: bool) -> str:
+def write_table(table: Table, cache: CellCache) -> str:
     """The whole page of a table, as Markdown."""
-    command = f"ggmtl reproduce {table.name}{' --quick' if quick else ''}"
+    command = f"ggmtl reproduce {table.name}{' --quick' if table.quick else ''}"
     lines = [
         f"# {table.title}\n\n{table.introduction}\n",
-        f"Made by `{command}`, with the data files below `GGMTL_DATA_HOME`; {_runs_sentence(table, quick)} "
+        f"Made by `{command}`, with the data files below `GGMTL_DATA_HOME`; {_runs_sentence(table)} "
         f"Python {platform.python_version()}.\n",
         "“ours” is mean ± standard deviation over runs, “paper” what the paper prints. "
         "Best of ours in bold, among methods with all runs: the first three splits may be easier or harder than ten.",
     ]
-    if quick:
+    if table.quick:
         lines += ["", "**A quick run**: few runs, small grids, fewer methods. Not for conclusions."]
     for section in table.sections:
-        lines += ["", f"## {section.title}", "", *_section(section, cache, quick)]
+        lines += ["", f"## {section.title}", "", *_section(section, cache)]
     return "\n".join(lines) + "\n"
 
 
-def _runs_sentence(table: Table, quick: bool) -> str:
+def _runs_sentence(table: Table) -> str:
     counts = {
-        section.runs(problem, method, quick)
+        section.runs(problem, method)
         for section in table.sections
         for problem in section.problems
         for method in section.methods
@@ -50,24 +50,21 @@ def _runs_sentence(table: Table, quick: bool) -> str:
     return f"{high} runs." if low == high else f"{low}–{high} runs per entry, as the column “runs” says."
 
 
-def _section(section: Section, cache: CellCache, quick: bool) -> list[str]:
+def _section(section: Section, cache: CellCache) -> list[str]:
     lines = [section.note, ""] if section.note else []
     for measure in section.measures:
         if len(section.measures) > 1:
             lines += [f"### {MEASURE_NAMES[measure]}", ""]
-        lines += _block(section, measure, cache, quick)
+        lines += _block(section, measure, cache)
         lines.append("")
-    return [*lines[:-1], "", _time_sentence(section, cache, quick)]
+    return [*lines[:-1], "", _time_sentence(section, cache)]
 
 
-def _block(section: Section, measure: str, cache: CellCache, quick: bool) -> list[str]:
+def _block(section: Section, measure: str, cache: CellCache) -> list[str]:
     methods = [m for m in section.methods if measure == "rmse" or m not in WITHOUT_GRAPH]
-    values = {
-        (m, p): [cache.get(cell) for cell in section.cells(p, m, quick)] for m in methods for p in section.problems
-    }
+    values = {(m, p): [cache.get(cell) for cell in section.cells(p, m)] for m in methods for p in section.problems}
     best = {
-        p: _best([_mean(values[m, p], measure) for m in _whole(section, p, methods, quick)], measure)
-        for p in section.problems
+        p: _best([_mean(values[m, p], measure) for m in _whole(section, p, methods)], measure) for p in section.problems
     }
     header = ["method", *(name for problem in section.problems for name in (problem, "paper")), "runs"]
     rows = [header, ["---"] * len(header)]
@@ -78,14 +75,14 @@ def _block(section: Section, measure: str, cache: CellCache, quick: bool) -> lis
             mean = _mean(values[method, problem], measure)
             row += [f"**{entry}**" if mean is not None and mean == best[problem] else entry]
             row += [_paper_entry(problem, method, measure)]
-        runs = {str(section.runs(problem, method, quick)) for problem in section.problems}
+        runs = {str(section.runs(problem, method)) for problem in section.problems}
         rows.append([*row, "/".join(sorted(runs))])
     return ["| " + " | ".join(row) + " |" for row in rows]
 
 
-def _whole(section: Section, problem: str, methods: Sequence[str], quick: bool) -> list[str]:
+def _whole(section: Section, problem: str, methods: Sequence[str]) -> list[str]:
     """The methods with all runs: means over fewer splits are of other splits."""
-    runs = {method: section.runs(problem, method, quick) for method in methods}
+    runs = {method: section.runs(problem, method) for method in methods}
     return [method for method in methods if runs[method] == max(runs.values())]
 
 
@@ -138,11 +135,11 @@ def format_number(number: Number) -> str:
     return f"{mean:g}" if deviation is None else f"{mean:.{_DECIMALS}f} ± {deviation:.{_DECIMALS}f}"
 
 
-def _time_sentence(section: Section, cache: CellCache, quick: bool) -> str:
+def _time_sentence(section: Section, cache: CellCache) -> str:
     """Mean processor seconds per fit, choice of hyper-parameters included, of every method."""
     parts = []
     for method in section.methods:
-        results = [cache.get(cell) or {} for p in section.problems for cell in section.cells(p, method, quick)]
+        results = [cache.get(cell) or {} for p in section.problems for cell in section.cells(p, method)]
         seconds = [result["seconds"] for result in results if "seconds" in result]
         if seconds:
             parts.append(f"{LABELS[method]} {np.mean(seconds):.1f}")

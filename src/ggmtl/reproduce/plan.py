@@ -41,6 +41,8 @@ class Section:
         Those of a quick run; by default the same. A block without any is left out.
     not_quick : tuple of str
         Methods that are too slow for a quick run.
+    quick : bool
+        Whether the block is in quick form: few runs, small grids.
     """
 
     title: str
@@ -52,29 +54,30 @@ class Section:
     slow: tuple[str, ...] = ()
     quick_problems: tuple[str, ...] | None = None
     not_quick: tuple[str, ...] = ()
+    quick: bool = False
 
     def in_quick_form(self) -> Section:
-        """The block with fewer problems and methods."""
+        """The block with fewer problems, methods and runs."""
         methods = tuple(m for m in self.methods if m in QUICK_METHODS and m not in self.not_quick)
         problems = self.problems if self.quick_problems is None else self.quick_problems
-        return replace(self, problems=problems, methods=methods)
+        return replace(self, problems=problems, methods=methods, quick=True)
 
-    def runs(self, problem: str, method: str, quick: bool) -> int:
+    def runs(self, problem: str, method: str) -> int:
         """Number of runs of a method."""
         if problem.split()[0] in GIVEN_SPLIT:
             return 1
-        if quick:
+        if self.quick:
             return QUICK_RUNS
         return SLOW_RUNS if method in self.slow else RUNS
 
-    def cells(self, problem: str, method: str, quick: bool) -> list[Cell]:
+    def cells(self, problem: str, method: str) -> list[Cell]:
         """The cells behind one entry."""
         protocol = "honest" if method in PROTOCOL_FREE else self.protocol
-        return [Cell(problem, seed, method, protocol, quick) for seed in range(self.runs(problem, method, quick))]
+        return [Cell(problem, seed, method, protocol, self.quick) for seed in range(self.runs(problem, method))]
 
-    def all_cells(self, quick: bool) -> list[Cell]:
+    def all_cells(self) -> list[Cell]:
         """The cells of the whole block."""
-        return [cell for p in self.problems for m in self.methods for cell in self.cells(p, m, quick)]
+        return [cell for p in self.problems for m in self.methods for cell in self.cells(p, m)]
 
 
 @dataclass(frozen=True)
@@ -87,9 +90,14 @@ class Table:
     sections: tuple[Section, ...]
     quick_words: str = ""
 
-    def cells(self, quick: bool) -> list[Cell]:
+    @property
+    def quick(self) -> bool:
+        """Whether the table is in quick form."""
+        return self.sections[0].quick
+
+    def cells(self) -> list[Cell]:
         """The cells of all blocks."""
-        return [cell for section in self.sections for cell in section.all_cells(quick)]
+        return [cell for section in self.sections for cell in section.all_cells()]
 
 
 def make_table(name: str, quick: bool) -> Table:
