@@ -358,7 +358,7 @@ def test_unknown_target_is_refused(tmp_path):
 def test_run_writes_the_page_from_kept_results_without_computing(tmp_path):
     cache = CellCache(tmp_path / "quick" / "cells.jsonl")
     for section in make_table("table3", True).sections:
-        for cell in section.all_cells(True):
+        for cell in section.all_cells():
             cache.put(cell, {"rmse": 10.0 + cell.seed, "seconds": 1.0, "edges": 3})
     run("table3", True, tmp_path)
     page = (tmp_path / "quick" / "table3.md").read_text()

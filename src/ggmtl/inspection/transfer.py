@@ -24,7 +24,7 @@ from ggmtl.inspection.levels import Gain, Levels, gain_over, relative_gain
 from ggmtl.inspection.summary.outcomes import without_contrast
 from ggmtl.inspection.summary.phrases import listing, one_line
 from ggmtl.inspection.summary.verdict import verdict_of
-from ggmtl.inspection.summary.words import level_title
+from ggmtl.inspection.summary.words import describe_gain, level_title
 from ggmtl.losses.rowwise import SQUARED_ERROR
 from ggmtl.runtime.kernels import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss
@@ -66,6 +66,8 @@ class TransferReport:
         Tasks whose models are far from those of all others, so that sharing has nothing to offer them.
     verdict : str
         What was found, as in the summary of the model.
+    detail : str
+        The gain in a sentence, where the verdict does not have it.
     n_edges : tuple of int
         How many edges the graph of every level has.
     measure : str
@@ -93,6 +95,7 @@ class TransferReport:
     hurt: np.ndarray
     unlike: np.ndarray
     verdict: str
+    detail: str = ""
     n_edges: tuple[int, ...] = ()
     measure: str = SQUARED_ERROR.name
 
@@ -101,7 +104,7 @@ class TransferReport:
 
     def describe(self) -> str:
         """The report in words."""
-        lines = [self.verdict]
+        lines = [self.verdict, *filter(None, [self.detail])]
         lines.append(f"{self.measure[0].upper()}{self.measure[1:]} on held-out rows:")
         for name, error, number in zip(self.levels, self.total, self.n_edges or [0] * len(self.levels)):
             kind = "graph" if name.startswith("graph") else name
@@ -205,6 +208,9 @@ def _report(model: GGMTLRegressor, levels: Levels) -> TransferReport:
         model.tasks_[_hurt(errors, chosen, alone) & ~unjudged],
         model.tasks_[unlike_others(model)],
         verdict["text"],
+        describe_gain(
+            {"verdict": verdict, "measure": {"short": errors.measure.short}, "error": errors.error()[chosen]}
+        ),
         levels.n_edges,
         errors.measure.name,
     )

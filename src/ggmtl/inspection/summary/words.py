@@ -94,7 +94,7 @@ def describe_gain(summary: dict[str, Any]) -> str:
     if verdict["kind"] == "unmeasured":
         if summary["error"] is None:
             return f"No rows were held out, so it is not known whether the links lower the {error}."
-        return f"No level without links was fitted, so it is not known whether they lower the {error}."
+        return f"No level without links was fitted, so it is not known whether the links lower the {error}."
     if "gain" not in verdict:
         return ""
     is_clear = not verdict["low"] <= 0 <= verdict["high"]
