@@ -188,6 +188,7 @@ def _report(model: GGMTLRegressor, levels: Levels) -> TransferReport:
     if errors is None or chosen is None or alone is None:
         raise InputError("The errors on held-out rows lack a task that was added. Give X and y here.")
     verdict, unit = verdict_of(levels, model.graph_), model.scaling_.target_scale
+    told = {"verdict": verdict, "measure": {"short": errors.measure.short}, "error": errors.error()[chosen]}
     over_alone, gains, unjudged = (
         gain_over(errors, chosen, alone),
         _task_gains(errors, chosen, alone),
