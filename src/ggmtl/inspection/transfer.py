@@ -209,9 +209,7 @@ def _report(model: GGMTLRegressor, levels: Levels) -> TransferReport:
         model.tasks_[_hurt(errors, chosen, alone) & ~unjudged],
         model.tasks_[unlike_others(model)],
         verdict["text"],
-        describe_gain(
-            {"verdict": verdict, "measure": {"short": errors.measure.short}, "error": errors.error()[chosen]}
-        ),
+        describe_gain(told),
         levels.n_edges,
         errors.measure.name,
     )
