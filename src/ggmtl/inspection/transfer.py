@@ -189,11 +189,8 @@ def _report(model: GGMTLRegressor, levels: Levels) -> TransferReport:
         raise InputError("The errors on held-out rows lack a task that was added. Give X and y here.")
     verdict, unit = verdict_of(levels, model.graph_), model.scaling_.target_scale
     told = {"verdict": verdict, "measure": {"short": errors.measure.short}, "error": errors.error()[chosen]}
-    over_alone, gains, unjudged = (
-        gain_over(errors, chosen, alone),
-        _task_gains(errors, chosen, alone),
-        without_contrast(model),
-    )
+    gains, unjudged = _task_gains(errors, chosen, alone), without_contrast(model)
+    over_alone = gain_over(errors, chosen, alone)
     if levels.average is not None:
         found = levels.average.gain_over("independent")
         over_alone = Gain(found.value, found.low, found.high)
