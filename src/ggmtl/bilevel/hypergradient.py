@@ -53,13 +53,12 @@ def hypergradient(
     mode: str = "exact",
     start: np.ndarray | None = None,
     tol: float = 1e-10,
-    method: str = "auto",
 ) -> HyperGradient:
     """Derivatives of an outer loss whose gradient at the models is `outer_gradient`, shape (n, p)."""
     check_choice("hypergradient", mode, MODES)
     prepared = solution.prepared
     if mode == "exact" and problem.penalty != "squared_l2":
-        prepared = prepare(problem.hessian(solution.coefficients, edge_values), method)
+        prepared = prepare(problem.hessian(solution.coefficients, edge_values), problem.method)
     adjoint = prepared.solve(outer_gradient, start, tol).require(1e-6).value
     q = problem.differences(adjoint)
     # The force of one unit of Λ, not force / Λ, which has no value at Λ = 0.

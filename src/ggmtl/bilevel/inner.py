@@ -70,7 +70,9 @@ class InnerProblem:
     smoothing : float
         ε.
     sizes : Sizes
-        Which way of solving is taken.
+        Numbers of unknowns that decide between solvers.
+    method : {"auto", "direct", "pcg"}
+        The solver of the linear systems, as in :func:`ggmtl.solve.solvers.prepare`.
     """
 
     loss: LeastSquares
@@ -81,6 +83,7 @@ class InnerProblem:
     penalty: str = "squared_l2"
     smoothing: float = DEFAULT_SMOOTHING
     sizes: Sizes = SIZES
+    method: str = "auto"
 
     def __post_init__(self):
         check_choice("penalty", self.penalty, PENALTIES)
@@ -159,24 +162,23 @@ def solve_inner(
     edge_values: np.ndarray,
     start: np.ndarray | None = None,
     tol: float = 1e-10,
-    method: str = "auto",
 ) -> InnerSolution:
     """Solve the inner problem for given edge values, to a relative gradient norm of `tol`."""
     if problem.penalty == "squared_l2":
-        prepared = prepare(problem.system(edge_values), method)
+        prepared = prepare(problem.system(edge_values), problem.method)
         solution = prepared.solve(problem.loss.moment, start, tol).require(1e-6)
         force = problem.force(problem.differences(solution.value))
         return InnerSolution(solution.value, force, prepared, 1, solution.residual)
-    return _solve_robust(problem, edge_values, start, tol, method)
+    return _solve_robust(problem, edge_values, start, tol)
 
 
 def _solve_robust(
-    problem: InnerProblem, edge_values: np.ndarray, start: np.ndarray | None, tol: float, method: str
+    problem: InnerProblem, edge_values: np.ndarray, start: np.ndarray | None, tol: float
 ) -> InnerSolution:
     """Newton steps where they lower the objective, majorise–minimise steps otherwise."""
     scale = max(np.linalg.norm(problem.loss.moment), np.finfo(float).tiny)
     if start is None:
-        start = prepare(problem.system(edge_values), method).solve(problem.loss.moment).require(1e-6).value
+        start = prepare(problem.system(edge_values), problem.method).solve(problem.loss.moment).require(1e-6).value
     value, steps = start, 0
     while True:
         gradient = problem.gradient(value, edge_values)
@@ -185,9 +187,9 @@ def _solve_robust(
             break
         steps += 1
         objective = problem.objective(value, edge_values)
-        candidate = _newton_step(problem, edge_values, value, gradient, residual, method)
+        candidate = _newton_step(problem, edge_values, value, gradient, residual)
         if candidate is None:
-            majoriser = prepare(problem.majoriser(value, edge_values), method)
+            majoriser = prepare(problem.majoriser(value, edge_values), problem.method)
             candidate = majoriser.solve(problem.loss.moment, value, min(1e-2 * residual, 1e-4)).require(1e-4).value
             if problem.objective(candidate, edge_values) >= objective:
                 break
@@ -197,7 +199,7 @@ def _solve_robust(
             f"The inner problem with penalty={problem.penalty!r} stopped at a relative gradient of {residual:.1e} "
             f"after {steps} steps. Use weaker coupling or a larger ridge."
         )
-    prepared = prepare(problem.majoriser(value, edge_values), method)
+    prepared = prepare(problem.majoriser(value, edge_values), problem.method)
     return InnerSolution(value, problem.force(problem.differences(value)), prepared, steps, residual)
 
 
@@ -207,12 +209,11 @@ def _newton_step(
     value: np.ndarray,
     gradient: np.ndarray,
     residual: float,
-    method: str,
 ) -> np.ndarray | None:
     """A damped Newton step that lowers the objective, or None if there is none."""
     objective = problem.objective(value, edge_values)
     rounding = 1e-13 * abs(objective)
-    hessian = prepare(problem.hessian(value, edge_values), method)
+    hessian = prepare(problem.hessian(value, edge_values), problem.method)
     step = hessian.solve(-gradient, tol=min(0.1, residual)).value
     slope = float((gradient * step).sum())
     if slope >= 0:
