@@ -199,16 +199,16 @@ def thousand_tasks(n_edges=4000):
     fit = GraphFit("graph", *arrays, -1.5, reported_weights=graph.weights, supported=True)
     errors = FoldErrors(rng.random((4, 5, n)), np.full((5, n), 3.0))
     given = {"noise": 0.5, "standard_errors": rng.random((n, p)), "noise_ratios": None}
-    levels = by_name([*simple, fit])
+    family = Family.choosing(by_name([*simple, fit]), errors, "graph", "evidence")
     return FittedState(
         names,
         tuple(f"feature {k}" for k in range(d)),
         InputForm(),
         Scaling(rng.normal(size=d), 1.0 + rng.random(d), 0.3, 2.0, True),
         settings_of(GGMTLRegressor(), p),
-        Family.choosing(levels, errors, "graph", "evidence"),
+        family,
         graph,
-        [],
+        family.table(1.0, np.ones(p, dtype=bool)),
         None,
         given=given,
     )
@@ -362,6 +362,16 @@ def test_negative_sums_of_squares_are_refused(tmp_path, name):
     content, arrays = read_file(tmp_path / "m")
     write_file(tmp_path / "m", content, arrays | {name: -arrays[name]})
     with pytest.raises(ModelFileError, match="damaged"):
+        load_model(tmp_path / "m")
+
+
+def test_a_path_without_some_of_the_levels_is_refused(fitted, tmp_path):
+    fitted[0].save(tmp_path / "m")
+    content, arrays = read_file(tmp_path / "m")
+    facts = decode(content["facts"])
+    content["facts"] = encode(facts | {"path_": facts["path_"][:-1]}, "facts")
+    write_file(tmp_path / "m", content, arrays)
+    with pytest.raises(ModelFileError, match="number of rows"):
         load_model(tmp_path / "m")
 
 

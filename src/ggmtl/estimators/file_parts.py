@@ -123,10 +123,12 @@ def fit_values(plain: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def path_rows(rows: Any) -> list[dict[str, Any]]:
+def path_rows(rows: Any, n_levels: int) -> list[dict[str, Any]]:
     """The rows of ``path_``, or a ValueError. Those of earlier versions have no weight."""
     kinds = {"level": str, "chosen": bool}
-    for row in rows if isinstance(rows, list) else [None]:
+    if not isinstance(rows, list) or len(rows) != n_levels:
+        raise ValueError("path_ has another number of rows than there are levels")
+    for row in rows:
         if not isinstance(row, dict) or not row.keys() >= _PATH or not row.keys() <= _PATH | {"weight"}:
             raise ValueError("path_ is no table of levels")
         for name, value in row.items():

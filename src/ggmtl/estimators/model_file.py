@@ -182,7 +182,7 @@ def _unpack(content: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], di
         "known": known,
         "constant": arrays.get("constant", np.zeros(0, dtype=bool)).astype(bool),
         "graph": graph,
-        "path": path_rows(facts["path_"]),
+        "path": path_rows(facts["path_"], len(content["levels"])),
         "statistics": _unpack_statistics(content, arrays, names, columns),
         "curve_gain": None if facts.get("_curve_gain") is None else CurveGain(*facts["_curve_gain"]),
         "attached": tuple((label, covariance) for label, covariance in facts["_attached"]),
