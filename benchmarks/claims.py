@@ -22,7 +22,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl import GGMTLRegressor, TaskStatistics
 from ggmtl.fit import path
-from ggmtl.fit.average import block_importance, level_weights, relative_gain
+from ggmtl.fit.average import block_importance, level_weights, precision_elsewhere, relative_gain
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.order import Order
 from ggmtl.inspection.summary.verdict import average_verdict
@@ -177,12 +177,12 @@ def true_gains(
     share = errors.count / loss.count
     cross = np.array([loss.cross_products(models) for models in folds]) * share[:, :, None, None]
     used = [name for name in names if family.levels[name].kind != "graph" or name == family.linked]
-    importance = block_importance(errors.among([names.index(name) for name in used]))
+    precision = precision_elsewhere(errors.among([names.index(name) for name in used]))
     preferred = family.linked if family.linked and family.levels[family.linked].supported else family_shared(family)
 
     def gain(theirs: np.ndarray) -> float:
         ours = average_on(cross, errors, [names.index(name) for name in used], used.index(preferred))
-        return relative_gain((importance * ours).sum(axis=0), (importance * theirs).sum(axis=0)).value
+        return relative_gain((precision * ours).sum(axis=0), (precision * theirs).sum(axis=0)).value
 
     out = {}
     for name in ("pooled", "independent"):
@@ -207,7 +207,7 @@ def average_on(cross: np.ndarray, errors: FoldErrors, used: list[int], reference
     out = np.empty(errors.count.shape)
     for k in range(len(out)):
         others = np.arange(len(out)) != k
-        rest = FoldErrors(kept.squared[:, others], kept.count[others], kept.products()[others])
+        rest = kept.of_folds(others)
         weights = level_weights(rest, block_importance(rest), reference)
         out[k] = np.einsum("l,nlm,m->n", weights, cross[k][:, chosen[:, None], chosen], weights)
     return out

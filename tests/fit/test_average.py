@@ -140,6 +140,17 @@ def test_the_interval_of_a_gain_covers_the_truth():
     assert 0.91 < np.mean(inside) < 0.98
 
 
+def test_heavy_tails_do_not_raise_gains():
+    # The second model has errors of its own, independent of the noise: 1 − √(1/1.5) is the gain.
+    random, found = np.random.default_rng(3), []
+    for _ in range(200):
+        noise = random.standard_t(3, size=(5, 30, 2)) / np.sqrt(3.0)
+        errors = errors_of(np.stack([noise, noise + np.sqrt(0.5) * random.normal(size=noise.shape)]))
+        average = average_levels(errors, ["hub", "pooled"], "hub", None)
+        found.append(average.gain_over("pooled").value)
+    assert np.mean(found) == pytest.approx(1.0 - np.sqrt(1.0 / 1.5), abs=0.02)
+
+
 def test_the_interval_of_a_gain_covers_the_truth_of_the_very_models_that_were_fitted():
     """Separate means of tasks against a known one, in five folds; errors on new rows are known exactly."""
     n, folds, inside, narrow = 20, 5, [], []

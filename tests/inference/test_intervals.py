@@ -67,6 +67,18 @@ def test_every_task_is_covered_where_their_noise_differs():
     assert ((by_noise > 0.86) & (by_noise < 0.94)).all()
 
 
+def test_few_rows_leave_the_noise_of_a_task_uncertain():
+    noise = np.exp(np.random.default_rng(1).uniform(-np.log(3.0), np.log(3.0), 30))
+    shares, freedoms = [], []
+    for seed in range(4):
+        train, fresh = simulated(seed, n=30, rows=9, noise=noise)
+        model = fitted(train)
+        shares.append(covered(model, fresh).mean())
+        freedoms.append(calibration(model.state_).freedom)
+    assert 0.89 < np.mean(shares) < 0.93
+    assert np.median(freedoms) < 15
+
+
 def test_units_change_nothing():
     (X, y, tasks), (fresh, _, of) = simulated(0)
     first = fitted((X, y, tasks)).predict_interval(fresh, 0.8, tasks=of)

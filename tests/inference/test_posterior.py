@@ -11,6 +11,7 @@ from scipy.stats import multivariate_normal, norm
 from ggmtl import GGMTLRegressor
 from ggmtl.bilevel.inner import solve_inner
 from ggmtl.bilevel.level import GraphFit, Settings, present_problem, refit
+from ggmtl.fit.levels import independent_level
 from ggmtl.graph.candidates import Complete
 from ggmtl.inference.attachment import _NewTask, attach, follow, insert_task
 from ggmtl.inference.posterior import _sampled_blocks, noise_of, posterior_of
@@ -111,6 +112,18 @@ def test_noise_of_separate_tasks_is_their_joint_residual_variance():
     fit = refit(replace(fit, edges=fit.edges[:0], edge_values=fit.edge_values[:0]), loss, settings)
     expected = 2 * loss.value(fit.coefficients) / (50 - 15)
     assert posterior_of(fit, loss, settings).noise == pytest.approx(expected, rel=1e-5)
+
+
+def test_separate_models_of_unequal_noise_have_the_covariance_of_ridge_regression():
+    rng = np.random.default_rng(6)
+    loss, _ = make_loss(rng, 8, 4, 7)
+    _, settings = make_fit(rng, loss)
+    fit, ratios = independent_level(loss, settings), np.geomspace(0.02, 20.0, 8)
+    alike, found = (posterior_of(fit, loss, settings, ratios=each).covariance for each in (None, ratios))
+    inverse = np.linalg.inv(loss.gram + fit.ridge[:, :, None] * np.eye(4))
+    expected = alike + (ratios - 1.0)[:, None, None] * (inverse @ loss.gram @ inverse)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-12)
+    assert np.linalg.eigvalsh(found).min() > 0
 
 
 def test_standard_errors_of_one_task_are_those_of_ordinary_sums_of():

@@ -92,6 +92,18 @@ def task_precisions(loss: LeastSquares, hub: np.ndarray) -> np.ndarray | None:
     return None if precisions is None else precisions * (loss.count.sum() / float(precisions @ loss.count))
 
 
+def noise_freedom(loss: LeastSquares, hub: np.ndarray, precisions: np.ndarray) -> tuple[np.ndarray, float]:
+    """Degrees of freedom f_0 + f_i behind every task's variance, shape (n,), and f_0 of the prior alone.
+
+    Given the rows, a new error of task i divided by σ_i has Student's t distribution with so many degrees of freedom.
+    """
+    residual, freedom = _residuals(loss, hub, precisions)
+    if _are_rounding(residual, freedom, loss) or (freedom >= _LEAST_FREEDOM).sum() < _LEAST_TASKS:
+        return np.full(len(freedom), np.inf), np.inf
+    prior = _prior(residual, freedom)[0]
+    return prior + freedom, prior
+
+
 def _precisions(loss: LeastSquares, hub: np.ndarray) -> np.ndarray | None:
     """The same up to a factor."""
     # The deviations of the models from their mean have the variance σ²/h, whatever the noise of a task.
@@ -133,6 +145,12 @@ def _differ(residual: np.ndarray, freedom: np.ndarray) -> bool:
 
 def _shrunken(residual: np.ndarray, freedom: np.ndarray) -> np.ndarray:
     """σ_i² of every task, shape (n,)."""
+    prior, scale = _prior(residual, freedom)
+    return (prior * scale + residual) / (prior + freedom)
+
+
+def _prior(residual: np.ndarray, freedom: np.ndarray) -> tuple[float, float]:
+    """f_0 and s_0² of the scaled inverse χ² distribution of the tasks' variances."""
     known = freedom >= _LEAST_FREEDOM
     logs, spread = _logs(residual[known], freedom[known])
     weights = 1.0 / spread
@@ -140,8 +158,7 @@ def _shrunken(residual: np.ndarray, freedom: np.ndarray) -> np.ndarray:
     excess = np.average((logs - mean) ** 2 - spread, weights=weights)
     prior = _inverse_trigamma(excess)
     # E ln s² = ln s_0² − ψ(f_0/2) + ln(f_0/2) beside the task's own terms, which `_logs` has taken off.
-    scale = np.exp(mean + psi(prior / 2.0) - np.log(prior / 2.0))
-    return (prior * scale + residual) / (prior + freedom)
+    return prior, float(np.exp(mean + psi(prior / 2.0) - np.log(prior / 2.0)))
 
 
 def _logs(residual: np.ndarray, freedom: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,8 @@ where M_if has the products of the errors of two levels on fold f of task i, wit
 - s_ℓ is half a standard error, over tasks, of the slope of the first sum from the preferred level r towards level ℓ. A
   level takes weight from the preferred one only where held-out rows ask for it beyond that.
 
-The error of the average is measured with weights that were learned without the fold.
+The error of the average is measured with weights that were learned without the fold. Where it is compared with another
+model, blocks are weighted by 1/σ_i² from the other folds.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Average:
     squared : array of shape (folds, n)
         Squared errors of the average, its weights learned without the fold.
     losses : dict of str to array of shape (n,)
-        Σ_f b_if times the squared errors: of the average (``"average"``), of the average of the other levels where
+        Squared errors over the noise of the task as other folds tell it: of the average (``"average"``), of the average of the other levels where
         there is a graph among them (``"unlinked"``), and of the levels that it is compared with.
     fold_variance : dict of str to float
         What the folds of a task say about the variance of the ratio of two errors, see :func:`fold_variance`; for every
@@ -110,16 +111,16 @@ def average_levels(
     reference = list(names).index(preferred)
     importance = block_importance(errors, equal_noise)
     weights = level_weights(errors, importance, reference)
-    squared = cross_fitted(errors, reference, equal_noise)
-    compared = {"average": squared, **_compared(errors, names, importance)}
+    squared, precision = cross_fitted(errors, reference, equal_noise), precision_elsewhere(errors, equal_noise)
+    compared = {"average": squared, **_compared(errors, names, precision)}
     if graph is not None:
         others = [k for k, name in enumerate(names) if name != graph]
         without = [names[k] for k in others]
         shared = next(name for name in (preferred, "described", "hub", *without) if name in without)
         compared["unlinked"] = cross_fitted(errors.among(others), without.index(shared), equal_noise)
-    losses = {name: (importance * values).sum(axis=0) for name, values in compared.items()}
+    losses = {name: (precision * values).sum(axis=0) for name, values in compared.items()}
     variance = {
-        name: fold_variance(importance * squared, importance * values)
+        name: fold_variance(precision * squared, precision * values)
         for name, values in compared.items()
         if name != "average"
     }
@@ -127,33 +128,47 @@ def average_levels(
     return Average(used, squared, losses, variance)
 
 
-def _compared(errors: FoldErrors, names: Sequence[str], importance: np.ndarray) -> dict[str, np.ndarray]:
+def _compared(errors: FoldErrors, names: Sequence[str], precision: np.ndarray) -> dict[str, np.ndarray]:
     """Squared errors of the levels that the average is compared with; of curves and straight lines the better."""
     out = {}
     for kind in COMPARED:
         same = [errors.squared[k] for k, name in enumerate(names) if name.removesuffix(STRAIGHT) == kind]
         if same:
-            out[kind] = min(same, key=lambda squared: float((importance * squared).sum()))
+            out[kind] = min(same, key=lambda squared: float((precision * squared).sum()))
     return out
 
 
 def block_importance(errors: FoldErrors, equal_noise: bool = False) -> np.ndarray:
     """b of every block, shape (folds, n)."""
-    typical = np.median(errors.squared, axis=0)
-    count = errors.count.sum(axis=0)
-    square = typical.sum(axis=0)
-    mean = float(square.sum() / max(float(count.sum()), np.finfo(float).tiny))
-    if not mean > 0:
-        return np.ones_like(typical)
+    typical, noise = np.median(errors.squared, axis=0), _noise_of_tasks(errors, equal_noise)
     if equal_noise:
-        return np.full_like(typical, 1.0 / mean)
-    known = count > 0
-    floor = _LEAST_NOISE * mean
-    own = np.maximum(square[known] / count[known], floor)
-    usual = float(np.exp(np.average(np.log(own), weights=count[known] / (count[known] + _PRIOR_ROWS))))
-    noise = np.maximum((_PRIOR_ROWS * usual + square) / (_PRIOR_ROWS + count), floor)
+        return np.full_like(typical, 1.0 / noise[0])
     excess = np.sqrt(typical / np.where(errors.count > 0, errors.count, 1.0) / noise)
     return np.minimum(1.0, _OUTLYING / np.maximum(excess, _OUTLYING / 2.0)) / noise
+
+
+def precision_elsewhere(errors: FoldErrors, equal_noise: bool = False) -> np.ndarray:
+    """1/σ_i² of every block as the other folds tell it, shape (folds, n).
+
+    A comparison weighs blocks by this. Weights that depend on the errors of the block itself would favour the better
+    model: where noise happens to be small, the difference of two models is a large share of their errors.
+    """
+    n_folds = len(errors.count)
+    if n_folds == 1 or equal_noise:
+        return block_importance(errors, equal_noise)
+    return np.array([1.0 / _noise_of_tasks(errors.of_folds(np.arange(n_folds) != k), False) for k in range(n_folds)])
+
+
+def _noise_of_tasks(errors: FoldErrors, equal_noise: bool) -> np.ndarray:
+    """Error variance of every task under a typical level, shape (n,), shrunk to the geometric mean of all tasks."""
+    square, count = np.median(errors.squared, axis=0).sum(axis=0), errors.count.sum(axis=0)
+    mean = float(square.sum() / max(float(count.sum()), np.finfo(float).tiny))
+    if equal_noise or not mean > 0:
+        return np.full(len(count), mean if mean > 0 else 1.0)
+    known, floor = count > 0, _LEAST_NOISE * mean
+    own = np.maximum(square[known] / count[known], floor)
+    usual = float(np.exp(np.average(np.log(own), weights=count[known] / (count[known] + _PRIOR_ROWS))))
+    return np.maximum((_PRIOR_ROWS * usual + square) / (_PRIOR_ROWS + count), floor)
 
 
 def level_weights(errors: FoldErrors, importance: np.ndarray, reference: int) -> np.ndarray:
@@ -207,8 +222,7 @@ def cross_fitted(errors: FoldErrors, reference: int, equal_noise: bool = False) 
     out = np.zeros((n_folds, n_tasks))
     if n_folds > 1:
         for k in range(n_folds):
-            kept = np.arange(n_folds) != k
-            rest = FoldErrors(errors.squared[:, kept], errors.count[kept], cross[kept])
+            rest = errors.of_folds(np.arange(n_folds) != k)
             out[k] = _squared(cross[k], level_weights(rest, block_importance(rest, equal_noise), reference))
         return out
     importance, group = block_importance(errors, equal_noise), np.arange(n_tasks) % _TASK_GROUPS

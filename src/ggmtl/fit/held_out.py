@@ -64,6 +64,11 @@ class FoldErrors:
         cross = None if self.cross is None else self.cross[:, :, chosen[:, None], chosen]
         return replace(self, squared=self.squared[chosen], cross=cross)
 
+    def of_folds(self, chosen: np.ndarray) -> FoldErrors:
+        """The errors on some folds, given as a mask or as positions."""
+        cross = None if self.cross is None else self.cross[chosen]
+        return replace(self, squared=self.squared[:, chosen], count=self.count[chosen], cross=cross)
+
     def with_task(self, position: int) -> FoldErrors:
         """The same errors with a task at `position` of which no row was held out."""
         cross = None if self.cross is None else np.insert(self.cross, position, 0.0, axis=1)

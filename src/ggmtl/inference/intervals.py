@@ -21,6 +21,7 @@ import numpy as np
 from scipy.stats import t
 
 from ggmtl.errors import InputError
+from ggmtl.evidence.task_noise import noise_freedom
 from ggmtl.fit.state import FittedState
 from ggmtl.inference.uncertainty import deviations_of_levels, noise_ratios, posterior, posterior_within
 
@@ -30,6 +31,8 @@ _NORMAL, _PRIOR_PAIRS = 2.0, 10.0
 _FEWEST_PRIOR_ROWS = 4.0
 # A fold decides at most this share of a direction.
 _MOST_DECIDED = 0.9
+# Least degrees of freedom behind the noise of a task.
+_FEWEST_FREEDOM = 4.0
 # Degrees of freedom of Student's t: at least, so that its variance and kurtosis exist, and where it counts as normal.
 _LEAST_FREEDOM, _MOST_FREEDOM = 4.1, 1e6
 
@@ -135,11 +138,26 @@ def _calibration(state: FittedState) -> Calibration:
         return Calibration(np.ones(n + 1), np.full(n + 1, _MOST_FREEDOM))
     variance, rows = (values.sum(axis=0) for values in _held_out_variance(state))
     predicted = np.where(rows > 0, variance / np.where(rows > 0, rows, 1.0), 1.0)
-    return _from_blocks(squared / predicted, state.family.errors.count)
+    return _from_blocks(squared / predicted, state.family.errors.count, _noise_freedom(state))
 
 
-def _from_blocks(ratio: np.ndarray, count: np.ndarray) -> Calibration:
-    """From squared errors over the variance that is predicted for a row, and rows, shape (folds, n) each."""
+def _noise_freedom(state: FittedState) -> np.ndarray:
+    """Degrees of freedom behind σ_i² of every task, shape (n + 1,), last for tasks never seen; infinite of one σ²."""
+    ratios, fitted = noise_ratios(state), state.fitted_tasks
+    out = np.full(len(state.task_names) + 1, np.inf)
+    if ratios is not None and np.isfinite(state.level.hub).all():
+        total = state.folded().total.of_tasks(fitted)
+        own, prior = noise_freedom(total, state.level.hub, 1.0 / ratios[fitted])
+        out[:] = prior
+        out[fitted] = own
+    return out
+
+
+def _from_blocks(ratio: np.ndarray, count: np.ndarray, noise_freedom: np.ndarray) -> Calibration:
+    """From squared errors over the variance that is predicted for a row, and rows, shape (folds, n) each.
+
+    `noise_freedom` are the degrees of freedom behind the predicted noise, shape (n + 1,).
+    """
     rows = count.sum(axis=0)
     seen = rows > 0
     r = ratio.sum(axis=0)[seen] / rows[seen]
@@ -153,8 +171,8 @@ def _from_blocks(ratio: np.ndarray, count: np.ndarray) -> Calibration:
     weight[:-1] = rows / (rows + prior)
     own = np.ones(len(rows) + 1)
     own[np.flatnonzero(seen)] = r / pooled
-    # Relative variance of c_i²: what is left of the spread between tasks, and that of the common factor.
-    doubt = (1.0 - weight) * between + kappa / rows.sum()
+    # Relative variance of c_i²: what is left of the spread between tasks, that of the common factor, and that of σ_i².
+    doubt = (1.0 - weight) * between + kappa / rows.sum() + 2.0 / np.maximum(noise_freedom, _FEWEST_FREEDOM)
     excess = 3.0 * doubt + (kappa - _NORMAL) * (1.0 + doubt)
     freedom = np.clip(4.0 + 6.0 / np.maximum(excess, 6.0 / _MOST_FREEDOM), _LEAST_FREEDOM, _MOST_FREEDOM)
     return Calibration(np.sqrt(pooled * (1.0 + weight * (own - 1.0)) * (1.0 + doubt)), freedom)

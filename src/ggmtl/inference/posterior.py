@@ -71,14 +71,6 @@ class Posterior:
         own = 1.0 if ratios is None else np.append(ratios, 1.0)[position]
         return np.sqrt(self.noise * (spread if of_mean else own + spread))
 
-    def with_noise(self, gram: np.ndarray, ratios: np.ndarray) -> Posterior:
-        """The same where the rows of task i vary by ratio_i·σ² though all counted alike.
-
-        Its models are (A⁻¹)_ii times its own moments and more: (ratio_i − 1)(A⁻¹)_ii G_i (A⁻¹)_ii is to be added.
-        """
-        own = self.covariance @ gram @ self.covariance
-        return replace(self, covariance=self.covariance + (ratios - 1.0)[:, None, None] * own)
-
     def with_spread(self, levels: Sequence[tuple[float, np.ndarray]]) -> Posterior:
         """The same with the spread of averaged levels, given as weights and deviations from the average.
 
@@ -114,10 +106,13 @@ def posterior_of(
     settings: Settings,
     *,
     held_out: HeldOut | None = None,
+    ratios: np.ndarray | None = None,
     n_samples: int = 64,
     seed: int = 0,
 ) -> Posterior:
     """Posterior of all models on the given rows.
+
+    `ratios` are σ_i²/σ² of the tasks where their rows counted alike though their noise differs, shape (n,).
 
     Exact without edges and up to ``sizes.exact_covariance`` coefficients in all models together; else each block is
 
@@ -127,14 +122,13 @@ def posterior_of(
     """
     if fit.columns is not None:
         narrow = on_its_columns(fit, loss, settings)
-        return posterior_of(*narrow, held_out=held_out, n_samples=n_samples, seed=seed).on_columns(
-            fit.columns, loss.n_features
-        )
+        own = posterior_of(*narrow, held_out=held_out, ratios=ratios, n_samples=n_samples, seed=seed)
+        return own.on_columns(fit.columns, loss.n_features)
     if not np.isfinite(fit.hub).all():
         return _pooled_posterior(fit, loss, settings)
     problem, values = present_problem(fit, loss, settings)
     if _is_separate(problem):
-        return _separate_posterior(fit, problem, settings)
+        return _separate_posterior(fit, problem, settings, ratios)
     system, loss = problem.hessian(fit.deviations, values), problem.loss
     blocks, exact = _blocks(system, n_samples, seed)
     if problem.penalty == "squared_l2":
@@ -142,6 +136,9 @@ def posterior_of(
     else:
         noise = _noise_by_blocks(problem, system, fit.deviations, blocks, held_out, seed)
     common = _mean_covariance(system)
+    if ratios is not None:
+        # A model is (A⁻¹)_ii times its own moments, and more: the noise of these is not σ² but ratio_i·σ².
+        blocks = blocks + (ratios - 1.0)[:, None, None] * (blocks @ loss.gram @ blocks)
     return Posterior(blocks, common + _between(fit, noise, blocks), common, noise, exact)
 
 
@@ -207,10 +204,12 @@ def _is_separate(problem: InnerProblem) -> bool:
     return not len(problem.edges) and not problem.hub.any()
 
 
-def _separate_posterior(fit: GraphFit, problem: InnerProblem, settings: Settings) -> Posterior:
+def _separate_posterior(
+    fit: GraphFit, problem: InnerProblem, settings: Settings, ratios: np.ndarray | None
+) -> Posterior:
     """Mean squared error of every task's own ridge model, D = ρI on the slopes and A = G + D:
 
-        A⁻¹(G + (τ²/σ²)D²)A⁻¹ σ² .
+        A⁻¹((σ_i²/σ²)G + (τ²/σ²)D²)A⁻¹ σ² .
 
     The second term is the bias. It is the whole uncertainty in directions that no row of the task determines, where
     σ²A⁻¹ = σ²/ρ would only repeat how small ρ is.
@@ -222,6 +221,8 @@ def _separate_posterior(fit: GraphFit, problem: InnerProblem, settings: Settings
     # Makes the block invertible where the ridge is zero and the task has too few rows.
     ridge = np.maximum(ridge, np.where(settings.slopes, 1e-10 * np.einsum("npp->n", loss.gram)[:, None], 0.0))
     A, inside = loss.gram.copy(), loss.gram.copy()
+    if ratios is not None:
+        inside *= ratios[:, None, None]
     A[:, index, index] += ridge
     inside[:, index, index] += ratio * ridge**2
     inverse = np.linalg.inv(A)

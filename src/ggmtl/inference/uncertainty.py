@@ -90,16 +90,19 @@ def _within_levels(state: FittedState, main: Posterior) -> Posterior:
         fit, total = among(family.levels[name], fitted), state.folded().total.of_tasks(fitted)
         narrow, rows, settings = on_its_columns(fit, total, state.settings)
         # A file does not keep the ridge of separate models; their rows tell it again.
-        own = posterior_of(independent_level(rows, settings) if kind == "independent" else narrow, rows, settings)
-        ratios = noise_ratios(state)
-        if kind == "independent" and ratios is not None:
-            # Its σ² is that of the mean row, which is not one in units of a noise that weighs rows.
-            typical = float(ratios[fitted] @ total.count) / max(float(total.count.sum()), 1.0)
-            own = own.with_noise(rows.gram, ratios[fitted] / typical)
+        level = independent_level(rows, settings) if kind == "independent" else narrow
+        own = posterior_of(level, rows, settings, ratios=_relative_to_mean(noise_ratios(state), fitted, total))
         if fit.columns is not None:
             own = own.on_columns(fit.columns, total.n_features)
         covariance[fitted] += weight * (own.noise / main.noise * own.covariance - main.covariance[fitted])
     return replace(main, covariance=covariance)
+
+
+def _relative_to_mean(ratios: np.ndarray | None, fitted: np.ndarray, total: LeastSquares) -> np.ndarray | None:
+    """σ_i² of the fitted tasks in units of that of the mean row."""
+    if ratios is None:
+        return None
+    return ratios[fitted] * (float(total.count.sum()) / max(float(ratios[fitted] @ total.count), np.finfo(float).tiny))
 
 
 def standard_errors(state: FittedState) -> np.ndarray:
@@ -113,10 +116,9 @@ def _posterior(state: FittedState) -> Posterior:
     fit, total = among(state.level, fitted), folded.total.of_tasks(fitted)
     with verbose_logging(int(state.settings.sizes.is_large(*fit.coefficients.shape))):
         logger.info("standard errors of %d tasks, once for this model", len(state.task_names))
-        joint = posterior_of(fit, total, state.settings, held_out=_held_out_error(state, folded))
-    ratios = noise_ratios(state)
-    if ratios is not None and fit.precisions is None and np.isfinite(fit.hub).all():
-        joint = joint.with_noise(total.gram, ratios[fitted])
+        ratios = noise_ratios(state) if fit.precisions is None else None
+        own = None if ratios is None else ratios[fitted]
+        joint = posterior_of(fit, total, state.settings, held_out=_held_out_error(state, folded), ratios=own)
     joint = with_mean_doubt(joint, fit, total)
     if not state.attached:
         return joint
