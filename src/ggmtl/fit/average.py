@@ -69,8 +69,9 @@ class Average:
     squared : array of shape (folds, n)
         Squared errors of the average, its weights learned without the fold.
     losses : dict of str to array of shape (n,)
-        Squared errors over the noise of the task as other folds tell it: of the average (``"average"``), of the average of the other levels where
-        there is a graph among them (``"unlinked"``), and of the levels that it is compared with.
+        Squared errors over the noise of the task as other folds tell it: of the average (``"average"``), of the average
+        of the other levels where there is a graph among them (``"unlinked"``), and of the levels that it is compared
+        with.
     fold_variance : dict of str to float
         What the folds of a task say about the variance of the ratio of two errors, see :func:`fold_variance`; for every
         model that the average is compared with. Files of earlier versions have none.
