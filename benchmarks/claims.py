@@ -14,7 +14,7 @@ import itertools
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -223,21 +223,19 @@ def average_on(cross: np.ndarray, errors: FoldErrors, used: list[int], reference
 SHARES = ("prediction", "worst task", "coefficient", "verdict", "graph", "helps", "falsely")
 
 
-def all_sets(scenarios: Iterable[str], seeds: Iterable[int]) -> dict[tuple[str, int, int], list[dict[str, float]]]:
-    """The sets of every cell; those in the file are not made again."""
-    CACHE.parent.mkdir(exist_ok=True)
-    lines = CACHE.read_text().splitlines() if CACHE.exists() else []
+def kept(path: Path, keys: list[tuple], compute: Callable[..., Any]) -> dict[tuple, Any]:
+    """compute(*key) for every key; results in the file are not computed again, new ones are added to it."""
+    path.parent.mkdir(exist_ok=True)
+    lines = path.read_text().splitlines() if path.exists() else []
     known = {tuple(key): found for key, found in map(json.loads, lines)}
-    # Seed by seed, so that a run that is stopped has about as many sets in every cell.
-    keys = [(name, *size, seed) for seed, name, size in itertools.product(seeds, scenarios, SIZES)]
     missing = [key for key in keys if key not in known]
-    made = Parallel(n_jobs=-1, return_as="generator")(delayed(one_set)(*key) for key in missing)
-    with CACHE.open("a") as file:
+    made = Parallel(n_jobs=-1, return_as="generator")(delayed(compute)(*key) for key in missing)
+    with path.open("a") as file:
         for key, found in zip(missing, made):
             known[key] = found
             file.write(json.dumps([key, found]) + "\n")
             file.flush()
-    return {(name, *size): [known[name, *size, seed] for seed in seeds] for name in scenarios for size in SIZES}
+    return {key: known[key] for key in keys}
 
 
 def render(label: str, found: list[dict[str, float]]) -> str:
@@ -263,11 +261,13 @@ tasks of one cluster.
 
 
 def main(n_sets: int = SETS, first: int = FIRST_SEED, *only: str) -> None:
-    found = all_sets(only or SCENARIOS, range(first, first + n_sets))
+    seeds = range(first, first + n_sets)
+    # Seed by seed, so that a run that is stopped has about as many sets in every cell.
+    found = kept(CACHE, [(s, *size, seed) for seed in seeds for s in only or SCENARIOS for size in SIZES], one_set)
     facts = {"sets": n_sets, "first": first, "last": first + n_sets - 1, "features": FEATURES, "fresh": FRESH}
     lines = [HEAD.format(**facts, truth=TRUTH_ROWS, columns=" --- |" * (len(SHARES) + 2))]
     for scenario in only or SCENARIOS:
-        cells = [found[scenario, *size] for size in SIZES]
+        cells = [[found[scenario, *size, seed] for seed in seeds] for size in SIZES]
         lines += [render(f"{scenario} | {n} × {rows}", cell) for (n, rows), cell in zip(SIZES, cells)]
         lines.append(render(f"{scenario} | all", list(itertools.chain(*cells))))
     print("\n".join(lines))

@@ -130,12 +130,14 @@ def posterior_of(
     if _is_separate(problem):
         return _separate_posterior(fit, problem, settings, ratios)
     system, loss = problem.hessian(fit.deviations, values), problem.loss
-    blocks, exact = _blocks(system, n_samples, seed)
+    if len(system.edges):
+        (blocks, exact), common = _blocks(system, n_samples, seed), _mean_covariance(system)
+    else:
+        (blocks, common), exact = _hub_blocks(system), True
     if problem.penalty == "squared_l2":
         noise = squared_noise(problem, values, fit.deviations, held_out)
     else:
         noise = _noise_by_blocks(problem, system, fit.deviations, blocks, held_out, seed)
-    common = _mean_covariance(system)
     if ratios is not None:
         # A model is (A⁻¹)_ii times its own moments, and more: the noise of these is not σ² but ratio_i·σ².
         blocks = blocks + (ratios - 1.0)[:, None, None] * (blocks @ loss.gram @ blocks)
@@ -145,8 +147,6 @@ def posterior_of(
 def _blocks(system: TaskSystem, n_samples: int, seed: int) -> tuple[np.ndarray, bool]:
     """Diagonal blocks of A⁻¹, and whether they are exact."""
     n, p = system.shape
-    if not len(system.edges):
-        return _hub_blocks(system), True
     if n * p <= system.sizes.exact_covariance:
         return _dense_blocks(system), True
     return _sampled_blocks(system, n_samples, seed), False
@@ -231,20 +231,28 @@ def _separate_posterior(
     return Posterior(blocks, common + _between(fit, noise, blocks), common, noise, True)
 
 
-def _hub_blocks(system: TaskSystem) -> np.ndarray:
-    """Without edges, (A⁻¹)_ii = D_i⁻¹ + D_i⁻¹H (Σ_j H D_j⁻¹(G_j + ρ))⁻¹ H D_i⁻¹ with D_i = G_i + H + ρ."""
+def _hub_blocks(system: TaskSystem) -> tuple[np.ndarray, np.ndarray]:
+    """Diagonal blocks of A⁻¹ without edges, and the covariance of the mean of the models, both in units of σ².
+
+    With D_i = G_i + H + ρ and N = Σ_j D_j⁻¹(G_j + ρ),
+
+        (A⁻¹)_ii = D_i⁻¹ + D_i⁻¹H (HN)⁻¹ H D_i⁻¹ ,     Var(w̄) = N⁻¹ Σ_j D_j⁻¹ / n .
+    """
     index = np.arange(len(system.hub))
     own = system.gram.copy()
     own[:, index, index] += system.ridge
     inverse = own.copy()
     inverse[:, index, index] += system.hub
     inverse = np.linalg.inv(inverse)
+    kept = np.tensordot(inverse, own, ([0, 2], [0, 1]))
+    mean = np.linalg.solve(kept, inverse.mean(axis=0))
     pulled = np.flatnonzero(system.hub > 0)
     if not len(pulled):
-        return _symmetric(inverse)
+        return _symmetric(inverse), 0.5 * (mean + mean.T)
     reach = inverse[:, :, pulled] * system.hub[pulled]
-    precision = np.einsum("nqk,nql->kl", reach, own[:, :, pulled])
-    return _symmetric(inverse + reach @ np.linalg.inv(0.5 * (precision + precision.T)) @ reach.transpose(0, 2, 1))
+    precision = system.hub[pulled, None] * kept[np.ix_(pulled, pulled)]
+    precision = np.linalg.inv(0.5 * (precision + precision.T))
+    return _symmetric(inverse + reach @ precision @ reach.transpose(0, 2, 1)), 0.5 * (mean + mean.T)
 
 
 def _dense_blocks(system: TaskSystem) -> np.ndarray:

@@ -74,10 +74,16 @@ def posterior(state: FittedState) -> Posterior:
 
 def posterior_within(state: FittedState) -> Posterior:
     """The posterior given the level, on average over levels: without what the averaged levels differ by."""
-    return state.once("posterior within", lambda: _within_levels(state, _posterior(state)))
+
+    def compute() -> Posterior:
+        state.rows("return_std=True")
+        folded = state.folded()
+        return _within_levels(state, _posterior(state, folded), folded.total)
+
+    return state.once("posterior within", compute)
 
 
-def _within_levels(state: FittedState, main: Posterior) -> Posterior:
+def _within_levels(state: FittedState, main: Posterior, loss: LeastSquares) -> Posterior:
     """E Var(w | level) of the fitted tasks: one model for all and separate models have covariances of their own.
 
     Levels that vary the shared model, or link tasks beside it, are taken to be as certain as the main one.
@@ -87,10 +93,11 @@ def _within_levels(state: FittedState, main: Posterior) -> Posterior:
         kind = family.levels[name].kind
         if name == family.main or kind not in ("pooled", "independent"):
             continue
-        fit, total = among(family.levels[name], fitted), state.folded().total.of_tasks(fitted)
+        fit, total = among(family.levels[name], fitted), loss.of_tasks(fitted)
         narrow, rows, settings = on_its_columns(fit, total, state.settings)
-        # A file does not keep the ridge of separate models; their rows tell it again.
-        level = independent_level(rows, settings) if kind == "independent" else narrow
+        # A file does not keep the ridge of separate models: it is learned again.
+        again = kind == "independent" and narrow.ridge is None
+        level = independent_level(rows, settings) if again else narrow
         own = posterior_of(level, rows, settings, ratios=_relative_to_mean(noise_ratios(state), fitted, total))
         if fit.columns is not None:
             own = own.on_columns(fit.columns, total.n_features)
@@ -110,13 +117,12 @@ def standard_errors(state: FittedState) -> np.ndarray:
     return state.once("standard_errors", lambda: posterior(state).standard_errors(state.scaling))
 
 
-def _posterior(state: FittedState) -> Posterior:
-    state.rows("return_std=True")
-    folded, fitted = state.folded(), state.fitted_tasks
+def _posterior(state: FittedState, folded: FoldedLoss) -> Posterior:
+    fitted = state.fitted_tasks
     fit, total = among(state.level, fitted), folded.total.of_tasks(fitted)
     with verbose_logging(int(state.settings.sizes.is_large(*fit.coefficients.shape))):
         logger.info("standard errors of %d tasks, once for this model", len(state.task_names))
-        ratios = noise_ratios(state) if fit.precisions is None else None
+        ratios = noise_ratios(state, folded) if fit.precisions is None else None
         own = None if ratios is None else ratios[fitted]
         joint = posterior_of(fit, total, state.settings, held_out=_held_out_error(state, folded), ratios=own)
     joint = with_mean_doubt(joint, fit, total)
