@@ -77,7 +77,7 @@ def explanations(model: GGMTLRegressor, seconds: float) -> tuple[str, str]:
 def prepared_again(model: GGMTLRegressor) -> EdgeRemovals:
     """What the first explanation prepares, once more."""
     state = model.state_
-    return EdgeRemovals(state.level, state.folded(), state.settings)
+    return EdgeRemovals.of(state.level, state.folded(), state.settings)
 
 
 def deviation(model: GGMTLRegressor, found: EdgeExplanation) -> float:

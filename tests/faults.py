@@ -269,8 +269,8 @@ FAULTS = (
     Fault(
         "an explained standard error without the noise of the two tasks",
         "inference/removal.py",
-        "covariance = covariance + self._total.own_noise(i, j, self._ratios)",
-        "pass",
+        "return covariance if self.ratios is None else covariance + self._own_noise(i, j, self.ratios)",
+        "return covariance",
         "inspection/test_inspection_edges.py",
     ),
     Fault(
@@ -288,10 +288,24 @@ FAULTS = (
         "fit/test_average.py",
     ),
     Fault(
+        "a gain weighs blocks by their own errors",
+        "fit/average.py",
+        "if n_folds == 1 or equal_noise:",
+        "if True:",
+        "fit/test_average.py",
+    ),
+    Fault(
+        "the noise of a task counts as known however few its rows are",
+        "inference/intervals.py",
+        " + 2.0 / np.maximum(noise_freedom, _FEWEST_FREEDOM)",
+        "",
+        "inference/test_intervals.py",
+    ),
+    Fault(
         "weights of the average learned with the fold that they are scored on",
         "fit/average.py",
-        "kept = np.arange(n_folds) != k",
-        "kept = np.arange(n_folds) >= 0",
+        "rest = errors.of_folds(np.arange(n_folds) != k)",
+        "rest = errors.of_folds(np.arange(n_folds) >= 0)",
         "fit/test_average.py",
     ),
     Fault(

@@ -8,7 +8,7 @@ where M_if has the products of the errors of two levels on fold f of task i, wit
 
 - b_if = u_if/σ_i² makes tasks of different noise comparable. u_if counts blocks less that no level explains.
 - s_ℓ is half a standard error, over tasks, of the slope of the first sum from the preferred level r towards level ℓ. A
-  level takes weight from the preferred one only where held-out rows ask for it beyond that.
+  level takes weight from the preferred one only if it lowers the held-out error by more than that.
 
 The error of the average is measured with weights that were learned without the fold. Where it is compared with another
 model, blocks are weighted by 1/σ_i² from the other folds.
@@ -27,7 +27,7 @@ from ggmtl.bilevel.level import STRAIGHT
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.losses.rowwise import SQUARED_ERROR, Measure
 
-# Weights below this are dropped: nobody would see them.
+# Smaller weights are set to zero.
 LEAST_WEIGHT = 0.01
 # A level whose squared error is so many times the lowest has a weight below 0.01 whatever its errors are: at the best
 # correlation, −1, the weight of a level with r times the error is 1/(1 + r).
@@ -40,8 +40,8 @@ _OUTLYING = 2.0
 _LEAST_NOISE = 1e-9
 # Where one fold is held out, weights are learned without each of so many groups of tasks.
 _TASK_GROUPS = 5
-# Standard errors by which a level must do better than the preferred one. None lets chance in where the shared model is
-# all there is; one or more gives up part of the gain on the panels of benchmarks/panels.py.
+# Standard errors by which a level must beat the preferred one. With zero, chance gives weights to levels that are no
+# better than the shared model; with one or more, part of the gain on the panels of benchmarks/panels.py is lost.
 _CAUTION = 0.5
 # Coverage of the intervals of gains.
 _COVERAGE = 0.95
@@ -67,16 +67,16 @@ class Average:
     weights : dict of str to float
         They sum to one; levels without weight are left out.
     squared : array of shape (folds, n)
-        Squared errors of the average, its weights learned without the fold.
+        Squared errors of the average on held-out rows, its weights learned without the fold.
     losses : dict of str to array of shape (n,)
         Squared errors over the noise of the task as other folds tell it: of the average (``"average"``), of the average
         of the other levels where there is a graph among them (``"unlinked"``), and of the levels that it is compared
         with.
     fold_variance : dict of str to float
-        What the folds of a task say about the variance of the ratio of two errors, see :func:`fold_variance`; for every
-        model that the average is compared with. Files of earlier versions have none.
+        Variance of the ratio of two errors by :func:`fold_variance`, for every model that the average is compared with.
+        Files of earlier versions have none.
     measure : Measure
-        What is told of mean losses.
+        How a mean loss is reported.
     """
 
     weights: dict[str, float]
@@ -86,7 +86,7 @@ class Average:
     measure: Measure = SQUARED_ERROR
 
     def gain_over(self, name: str) -> Interval:
-        """By what share the error of the average is lower than that of another model."""
+        """Relative reduction of the error by the average, compared with another model."""
         least = self.fold_variance.get(name, 0.0)
         return relative_gain(self.losses["average"], self.losses[name], least, measure=self.measure)
 
@@ -130,7 +130,7 @@ def average_levels(
 
 
 def _compared(errors: FoldErrors, names: Sequence[str], precision: np.ndarray) -> dict[str, np.ndarray]:
-    """Squared errors of the levels that the average is compared with; of curves and straight lines the better."""
+    """Squared errors of the levels that the average is compared with; the better of curves and straight lines."""
     out = {}
     for kind in COMPARED:
         same = [errors.squared[k] for k, name in enumerate(names) if name.removesuffix(STRAIGHT) == kind]
@@ -189,7 +189,7 @@ def level_weights(errors: FoldErrors, importance: np.ndarray, reference: int) ->
 
 
 def simplex_minimum(matrix: np.ndarray, slope: np.ndarray, start: int) -> np.ndarray:
-    """The α that minimises αᵀMα + sᵀα over α ≥ 0, Σα = 1; the vertex `start` where nothing is better."""
+    """The α that minimises αᵀMα + sᵀα over α ≥ 0, Σα = 1; the vertex `start` if no α found is better."""
     number = len(matrix)
     unit = float(np.diag(matrix).min())
     first = np.eye(number)[start]
@@ -203,7 +203,7 @@ def simplex_minimum(matrix: np.ndarray, slope: np.ndarray, start: int) -> np.nda
 
     sums = {"type": "eq", "fun": lambda alpha: alpha.sum() - 1.0, "jac": lambda alpha: np.ones(number)}
     options = {"maxiter": 500, "ftol": 1e-13}
-    # From the middle: at a vertex the method may stop at once.
+    # SLSQP may stop at once when it starts at a vertex.
     middle = 0.5 * first + 0.5 / number
     found = minimize(
         objective, middle, jac=True, method="SLSQP", bounds=[(0.0, 1.0)] * number, constraints=sums, options=options
@@ -249,8 +249,8 @@ def fold_variance(ours: np.ndarray, theirs: np.ndarray) -> float:
     fold, which is in the model. The same products come again where the other fold is held out. So the variance of the
     sum is twice the sum of the variances of the folds.
 
-    The spread over tasks does not show this: held-out errors do not follow the true errors of the very models that were
-    fitted, so their distance varies by more than they do.
+    The spread over tasks misses this part: it measures how errors vary between tasks, not how far held-out errors are
+    from the true errors of the fitted models.
     """
     total = float(theirs.sum())
     if len(ours) < 2 or not total > 0:
@@ -266,11 +266,10 @@ def relative_gain(
     coverage: float = _COVERAGE,
     measure: Measure = SQUARED_ERROR,
 ) -> Interval:
-    """By what share an error is lower than a reference, 1 − √(E/E_ref) of squared ones, with an interval over tasks.
+    """Relative reduction of an error, 1 − √(E/E_ref) for squared errors, with an interval over tasks.
 
-    The arguments are losses per task, shape (n,). Rows of one task share its model, so that tasks are the independent
-    units. The interval is that of a ratio of sums, by Student's t. It is no shorter than that of a normal distribution
-    with `least_variance`, which comes from many more blocks than there are tasks.
+    The arguments are losses per task, shape (n,). Rows of one task share its model, so tasks are the independent units.
+    The interval is that of a ratio of sums, by Student's t. Its variance is at least `least_variance`.
     """
     seen = (ours > 0) | (theirs > 0)
     ours, theirs, number = ours[seen], theirs[seen], int(seen.sum())

@@ -31,9 +31,9 @@ class Family:
         Of the levels, in their order. None where there are too few folds to learn without one of them.
     criterion : {"evidence", "validation"}
     chosen : str
-        The best supported single level, by :func:`choose`.
+        The best single level, by :func:`choose`.
     average : Average, optional
-        How the weights were learned, and the error of the average; None where one level has all weight.
+        Weights and held-out error of the average; None where one level has all weight.
     links : tuple of dict of str to array of shape (m, 2)
         For every fold held out, the edges that each level learned without it would report.
     """
@@ -53,10 +53,10 @@ class Family:
 
     @property
     def main(self) -> str:
-        """Name of the level whose graph and strengths are shown.
+        """Name of the level whose graph and strengths are reported.
 
-        The graph if it has a weight, else the shared model (by task features, if that has a weight). Where one level
-        has all the weight by choice, it is that level.
+        The graph if it has a weight, else the shared model with the largest weight, else the hub. Without an average,
+        the chosen level.
         """
         if self.average is None:
             return self.chosen
@@ -67,12 +67,12 @@ class Family:
 
     @property
     def linked(self) -> str | None:
-        """Name of the level with links that takes part, if any."""
+        """Name of the graph that has a weight, if any."""
         return next((name for name in self.weights if self.levels[name].kind == "graph"), None)
 
     @property
     def kept(self) -> set[str]:
-        """The levels that predictions and questions need: those with a weight, and the main one."""
+        """Names of the levels with a weight, and of the main one."""
         return {*self.weights, self.main}
 
     @property
@@ -88,7 +88,7 @@ class Family:
         return np.sum([weight * self.levels[name].coefficients for name, weight in self.weights.items()], axis=0)
 
     def graph(self, task_names: np.ndarray, slopes: np.ndarray) -> TaskGraph:
-        """The graph that is reported, with the share of folds whose own graph has each edge."""
+        """The reported graph. Its support is the share of folds in which an edge was found again."""
         graph = reported_graph(self.best, task_names, slopes)
         if len(self.links) < _FEWEST_FOLDS:
             return graph
@@ -163,24 +163,24 @@ def by_name(levels: Iterable[GraphFit]) -> dict[str, GraphFit]:
 
 
 def shared_level(names: Iterable[str]) -> str | None:
-    """Name of the common model with deviations, told by descriptors where there are any; None without one."""
+    """Name of the shared model, the one with task features if there is one; None without a shared model."""
     names = list(names)
     return next((name for name in ("described", "hub") if name in names), None)
 
 
 def last_graph(levels: Mapping[str, GraphFit]) -> str:
-    """The densest graph; where there is none, the hub or else the last level."""
+    """Name of the densest graph; without a graph, of the shared model, or else of the last level."""
     simple = shared_level(levels) or list(levels)[-1]
     return ([name for name, fit in levels.items() if fit.name == "graph"] or [simple])[-1]
 
 
-def blended(
+def averaged(
     levels: Mapping[str, GraphFit], errors: FoldErrors, chosen: str, criterion: str, *, equal_noise: bool
 ) -> Family:
-    """The levels averaged by their held-out errors; at most one graph takes part.
+    """The levels averaged by their held-out errors, with one graph at most.
 
-    A graph takes part where its criterion supports it, all comparisons counted, or where leaving it out raises the
-    error of the average by more than its 95 % interval.
+    A graph gets a weight only if its criterion supports it (corrected for the number of comparisons), or if leaving it
+    out raises the held-out error and the 95 % interval of that change is above zero.
     """
     names = list(levels)
     graph = _best_graph(levels, errors)
@@ -202,19 +202,19 @@ def blended(
 
 
 def _shared_levels(levels: Mapping[str, GraphFit]) -> list[str]:
-    """Names of the shared models with deviations; those by task features alone where these are known."""
+    """Names of the shared models; only those with task features if there are any."""
     kinds = {name: fit.kind for name, fit in levels.items()}
     described = [name for name, kind in kinds.items() if kind == "described"]
     return described or [name for name, kind in kinds.items() if kind == "hub"]
 
 
 def _worsens(average: Average) -> bool:
-    """Whether the error is higher without the links, beyond its interval."""
+    """Whether the error without links is higher, with an interval above zero."""
     return average.gain_over("unlinked").low > 0
 
 
 def _best_graph(levels: Mapping[str, GraphFit], errors: FoldErrors) -> str | None:
-    """The first graph that its criterion supports and that is as good as the best; else the sparsest as good as it."""
+    """Name of a graph that is as good as the best one: the first that its criterion supports, else the sparsest."""
     names = list(levels)
     graphs = [name for name in names if levels[name].kind == "graph"]
     if not graphs:
@@ -226,16 +226,17 @@ def _best_graph(levels: Mapping[str, GraphFit], errors: FoldErrors) -> str | Non
 
 
 def choose(levels: Mapping[str, GraphFit], errors: FoldErrors | None, linked: bool = False) -> str:
-    """Name of the best simple level, unless a graph is worth more.
+    """Name of the best single level. Levels count as equally good within one paired standard error.
 
-    The hub has pooled and independent models as its limits, so it is the simple model unless one of them is better by
-    more than a paired standard error. A graph that its criterion supports, all comparisons counted, is taken unless
-    its error is more than a paired standard error above the lowest. Other graphs must beat the best simple model by
-    more than that. Of those within it of the best graph, the sparsest is taken.
+    1. A graph that its criterion supports (corrected for the number of comparisons), if it is as good as the lowest
+       error.
+    2. Else the best simple level, if it is as good as the best graph. It is the hub unless another is better.
+    3. Else the sparsest graph that is as good as the best graph.
+
+    With `linked`, always the densest graph: only it has the edges that must be there.
     """
     names = list(levels)
     if linked:
-        # Edges that must be there rule out every level but the last graph, which has them.
         return last_graph(levels)
     supported = [name for name in names if levels[name].supported]
     if errors is None:

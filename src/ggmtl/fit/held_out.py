@@ -1,4 +1,4 @@
-"""Errors on rows never seen: every level learned again without each fold, and scored there."""
+"""Cross-validation: every level is learned again without each fold, and scored on it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REPORTED = 0.05
 
 @dataclass(frozen=True)
 class FoldErrors:
-    """Squared errors, or other losses, on rows never seen by the model that predicts them.
+    """Squared errors, or other losses, on held-out rows.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class FoldErrors:
         Sums of products of the errors of two levels. They give the error of every average of levels. None in a model
         that was read from a file.
     measure : Measure
-        What is told of the mean.
+        How a mean loss is reported, such as the root of a mean square.
     """
 
     squared: np.ndarray
@@ -49,11 +49,11 @@ class FoldErrors:
 
     @classmethod
     def of_products(cls, cross: np.ndarray, count: np.ndarray) -> FoldErrors:
-        """From the products of errors; their diagonals are the squared errors."""
+        """From the products of errors, whose diagonals are the squared errors."""
         return cls(np.moveaxis(np.einsum("fnll->fnl", cross), -1, 0), count, cross)
 
     def products(self) -> np.ndarray:
-        """The products of errors; they are known where the levels have just been fitted."""
+        """The products of errors; a model that was read from a file has none."""
         if self.cross is None:
             raise ValueError("The products of errors are not known: the model was read from a file.")
         return self.cross
@@ -115,7 +115,7 @@ class FoldErrors:
 
 @dataclass(frozen=True)
 class FoldResult:
-    """What the levels learned without one fold show on it.
+    """Errors and edges of the levels learned without one fold.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class FoldResult:
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """Errors of all levels on all folds that were held out, and the graphs learned without each of them."""
+    """Errors of all levels on all held-out folds, and the edges learned without each of them."""
 
     errors: FoldErrors
     links: tuple[dict[str, np.ndarray], ...]
@@ -162,19 +162,15 @@ def cross_validate(
     else:
         jobs = [delayed(_score)(folded, learn, slopes, k) for k in missing]
         for result, k in zip(as_they_come(jobs, n_jobs), missing):
-            kept.once(fold_name(k), partial(_same, result))
+            kept.once(fold_name(k), lambda result=result: result)
     held_out = held_out_of(folded, kept)
     if held_out is None:
         raise ParameterError("There is no fold that could be held out.")
     return held_out
 
 
-def _same(result: FoldResult) -> FoldResult:
-    return result
-
-
 def as_they_come(jobs: list[Any], n_jobs: int | None) -> Iterable[Any]:
-    """The results of joblib's jobs in order, each as soon as it is there where the backend can do that."""
+    """The results of joblib's jobs in order, each as soon as it is ready if the backend allows it."""
     try:
         pool = Parallel(n_jobs=n_jobs, return_as="generator")
     except ValueError:
@@ -185,7 +181,7 @@ def as_they_come(jobs: list[Any], n_jobs: int | None) -> Iterable[Any]:
 def _score(
     folded: FoldedLoss, learn: Learner, slopes: np.ndarray, k: int, journal: Journal | None = None
 ) -> FoldResult:
-    """What all levels learned without fold `k` show on it."""
+    """Learn all levels without fold `k` and score them on it."""
     logger.info("learning again without fold %d of %d", k + 1, len(folded.parts))
     rest = folded.without(k)
     levels = learn(rest) if journal is None else learn(rest, journal=journal)
@@ -193,7 +189,7 @@ def _score(
 
 
 def score_levels(part: LeastSquares, levels: Mapping[str, GraphFit], slopes: np.ndarray) -> FoldResult:
-    """What levels learned without these rows show on them."""
+    """Errors on the rows `part` of levels learned without these, and the edges of the levels."""
     names = np.arange(part.n_tasks)
     links = {name: reported_graph(fit, names, slopes).edges for name, fit in levels.items() if len(fit.edges)}
     return FoldResult(part.cross_products([fit.coefficients for fit in levels.values()]), links)
@@ -205,7 +201,7 @@ def squared_errors(part: LeastSquares, levels: Iterable[GraphFit]) -> np.ndarray
 
 
 def fold_name(k: int) -> str:
-    """Where a journal keeps the result of a fold."""
+    """Key of a fold's result in a journal."""
     return f"fold {k}"
 
 

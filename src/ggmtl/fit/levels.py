@@ -1,4 +1,4 @@
-"""The levels of the family on given rows: pooled, hub, free intercepts, graphs of rising density, independent."""
+"""The levels of the family on given rows: pooled, hub, own intercepts, graphs of rising density, independent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 
 # Levels of the entropy weight γ, in units of the outer loss per candidate edge.
 ENTROPY_LEVELS = (0.0, 0.03, 0.1, 0.3)
-# The hub whose tasks depart from it in coefficients that go together.
+# The hub with correlated deviations of the coefficients.
 CORRELATED = "hub, correlated"
 
 
@@ -40,25 +40,28 @@ def learn_levels(
     start: Mapping[str, GraphFit] | None = None,
     with_graphs_too: bool = True,
 ) -> dict[str, GraphFit]:
-    """All levels of the family on the given rows, simplest first; `start` are those of most of the rows."""
+    """All levels of the family on the given rows, simplest first.
+
+    `start` are levels learned on most of these rows, from which very many tasks continue.
+    """
     journal = journal or Journal()
     total, precisions = folded.total, None
     if len(task_names) == 1:
         return {"independent": independent_level(total, settings)}
     simple = journal.once("simple", lambda: simple_levels(total, settings, start))
     if settings.noise == "per_task" or settings.both_noises:
-        hub = journal.once("weighed", lambda: weighed_hub(total, settings, simple.get("hub")))
-        others = journal.once("others", lambda: _beside_weighed(total, settings, simple, hub))
-        simple, precisions = _under_both(simple, {"hub": hub, **others}, settings)
+        hub = journal.once("weighed", lambda: reweighted_hub(total, settings, simple.get("hub")))
+        others = journal.once("others", lambda: _reweighted_variants(total, settings, simple, hub))
+        simple, precisions = _with_both_noises(simple, {"hub": hub, **others}, settings)
         if precisions is not None:
             folded, total = folded.weighted(precisions), total.weighted(precisions)
     known, means = settings.known, None
     if known is not None:
         described = journal.once("described", lambda: described_level(total, settings, known, simple["hub"].hub))
-        simple = simple | {"described": replace(_alike(described, settings), precisions=precisions)}
+        simple = simple | {"described": replace(_with_equal_constants(described, settings), precisions=precisions)}
         means = described.means
     if means is not None:
-        # From here on, models are deviations from what descriptors tell of them.
+        # Graphs link deviations from the mean that task features predict.
         folded, total = folded.shifted(means.models), total.shifted(means.models)
     if not with_graphs_too:
         return with_graphs(simple, ())
@@ -77,31 +80,31 @@ def learn_levels(
             journal,
         )[:: -1 if choose_entropy else 1]
     graphs = [replace(fit, precisions=precisions, means=means).with_deviations(fit.coefficients) for fit in graphs]
-    graphs = [_alike(fit, settings) for fit in graphs]
+    graphs = [_with_equal_constants(fit, settings) for fit in graphs]
     if criterion == "validation" and not choose_entropy:
         return by_name(graphs)
     return with_graphs(simple, graphs)
 
 
-def _under_both(
-    simple: Mapping[str, GraphFit], weighed: Mapping[str, GraphFit], settings: Settings
+def _with_both_noises(
+    simple: Mapping[str, GraphFit], reweighted: Mapping[str, GraphFit], settings: Settings
 ) -> tuple[dict[str, GraphFit], np.ndarray | None]:
-    """The simple levels under the noise of the settings, and some under the other noise where both are levels.
+    """The simple levels under the noise model of the settings, and the precisions by which it weights rows.
 
-    And the precisions by which rows are weighed, if they are.
+    With ``settings.both_noises``, variants of the hub under the other noise model are levels, too.
     """
     own = settings.noise == "per_task"
     if not settings.hub:
-        return dict(simple), weighed["hub"].precisions if own else None
+        return dict(simple), reweighted["hub"].precisions if own else None
     out: dict[str, GraphFit] = {}
     for name, level in simple.items():
-        first, other = level, weighed.get(name)
+        first, other = level, reweighted.get(name)
         if own and other is not None:
             first, other = other, level
         out[name] = first
         if settings.both_noises and other is not None and name != "hub":
             out[name + OTHER_NOISE] = replace(other, name=name + OTHER_NOISE)
-    return out, weighed["hub"].precisions if own else None
+    return out, reweighted["hub"].precisions if own else None
 
 
 def _by_evidence(
@@ -123,7 +126,7 @@ def _by_evidence(
 
 
 def with_graphs(simple: Mapping[str, GraphFit], graphs: Iterable[GraphFit]) -> dict[str, GraphFit]:
-    """The simple levels with graphs among them; independent models stay last."""
+    """The simple levels and the graphs; independent models stay last."""
     common = [fit for name, fit in simple.items() if name != "independent"]
     return by_name([*common, *graphs, simple["independent"]])
 
@@ -136,10 +139,9 @@ def learn_pooled(folded: FoldedLoss, settings: Settings, **_: object) -> dict[st
 def simple_levels(
     loss: LeastSquares, settings: Settings, start: Mapping[str, GraphFit] | None = None
 ) -> dict[str, GraphFit]:
-    """Pooled, hub, free intercepts and independent models; the last alone where there is to be no common model.
+    """Pooled, hub, own intercepts, correlated deviations and independent models; without a hub, the last alone.
 
-    `start` are the levels of most of the rows of very many tasks: their strengths, which are those of the population,
-    stand.
+    `start` are levels learned on most of the rows of very many tasks. Their strengths are kept.
     """
     levels = (
         [pooled_level(loss, settings), hub_level(loss, settings, start["hub"] if start else None)]
@@ -151,11 +153,11 @@ def simple_levels(
     shrunk = settings.ridge <= NEGLIGIBLE_RIDGE
     if levels and settings.blend and shrunk and not settings.sizes.is_large(loss.n_tasks, loss.n_features):
         levels.append(correlated_level(loss, settings, levels[1].hub))
-    return by_name([*(_alike(fit, settings) for fit in levels), independent_level(loss, settings)])
+    return by_name([*(_with_equal_constants(fit, settings) for fit in levels), independent_level(loss, settings)])
 
 
-def _alike(fit: GraphFit, settings: Settings) -> GraphFit:
-    """The fit with one coefficient for every column that is constant within tasks: differences are rounding."""
+def _with_equal_constants(fit: GraphFit, settings: Settings) -> GraphFit:
+    """The fit with equal coefficients of every column that is constant within tasks, where they differ by rounding."""
     if not len(settings.constant) or not settings.constant.any():
         return fit
     models = fit.coefficients.copy()
@@ -183,7 +185,7 @@ def independent_level(loss: LeastSquares, settings: Settings) -> GraphFit:
     coefficients, ridge = separate_models(loss, settings)
     empty = loss.count <= 0
     if empty.any():
-        # Zero would be the mean of rows that may be held out.
+        # Zero would be the mean of all rows, held-out ones included.
         mean = loss.pooled()[1] / max(float(loss.count.sum()), 1.0)
         coefficients[empty] = np.where(settings.slopes, 0.0, mean)
     fit = _without_edges("independent", loss, settings, np.zeros(loss.n_features), coefficients)
@@ -215,9 +217,9 @@ def _learned_ridges(loss: LeastSquares, settings: Settings) -> np.ndarray:
 def hub_level(
     loss: LeastSquares, settings: Settings, start: GraphFit | None = None, near: np.ndarray | None = None
 ) -> GraphFit:
-    """Every task drawn to the common model, each coordinate as strongly as the evidence says, or as in `start`.
+    """Every task shrunk to the common model, with the strength per coefficient that maximises the evidence.
 
-    `near` are strengths near which the search begins.
+    The strengths are those of `start` where it is given; `near` are strengths at which the search begins.
     """
     if start is not None:
         found = hub_evidence(loss, start.hub)
@@ -229,9 +231,9 @@ def hub_level(
 
 
 def described_level(loss: LeastSquares, settings: Settings, known: KnownTasks, hub: np.ndarray) -> GraphFit:
-    """The common model w_0 + B z_i of what is known about the tasks, and deviations from it.
+    """Every task shrunk to w_0 + B z_i, the mean that its task features z_i predict.
 
-    The strengths `hub` of a common model that knows nothing are where the search begins.
+    The search begins at the strengths `hub` of the model without task features.
     """
     common = settings.slopes & ~settings.varying
     learned = learn_means(loss, known.values, known.groups, hub, most=settings.sizes.hub_sample, common=common)
@@ -244,21 +246,21 @@ def described_level(loss: LeastSquares, settings: Settings, known: KnownTasks, h
 
 
 def _ridged(fit: GraphFit, loss: LeastSquares, settings: Settings) -> GraphFit:
-    """The models with the ridge of the settings; strengths are those that evidence found without it."""
+    """The models with the ridge of the settings; the strengths were learned without it."""
     return refit(fit, loss, settings) if settings.ridge > NEGLIGIBLE_RIDGE else fit
 
 
 def correlated_level(loss: LeastSquares, settings: Settings, hub: np.ndarray) -> GraphFit:
-    """The common model, from which tasks depart in coefficients that go together."""
+    """Every task shrunk to the common model, with correlated deviations of its coefficients."""
     models, precision = correlated_models(loss, hub, settings.varying | ~settings.slopes)
     strength = 1.0 / np.diag(np.linalg.inv(precision))
     return replace(_without_edges(CORRELATED, loss, settings, strength, models), precision=precision)
 
 
 def intercept_level(loss: LeastSquares, settings: Settings, hub: np.ndarray, start: GraphFit | None = None) -> GraphFit:
-    """Slopes drawn to common slopes, and an intercept that every task has from its own rows alone.
+    """Slopes shrunk to common slopes, and an intercept of every task that is not shrunk.
 
-    `hub` are strengths near which the search begins, `start` is the level of most of the rows.
+    `hub` are strengths at which the search begins. `start` is the level learned on most of the rows.
     """
     strength = learn_hub_of_slopes(loss, settings.varying, hub, settings.sizes) if start is None else start.hub
     found = hub_evidence(loss, strength)
@@ -266,29 +268,32 @@ def intercept_level(loss: LeastSquares, settings: Settings, hub: np.ndarray, sta
     return _ridged(fit, loss, settings)
 
 
-def weighed_hub(loss: LeastSquares, settings: Settings, hub: GraphFit | None) -> GraphFit:
-    """The hub learned from rows weighed by the precision of their task, as `hub` tells it; `hub` where all agree."""
+def reweighted_hub(loss: LeastSquares, settings: Settings, hub: GraphFit | None) -> GraphFit:
+    """The hub with every row weighted by the precision of its task; `hub` itself where the noise does not differ.
+
+    The precisions come from the residuals of `hub`.
+    """
     hub = hub or hub_level(loss, settings)
     precisions = task_precisions(loss, hub.hub)
     if precisions is None:
         return hub
-    weighed = hub_level(loss.weighted(precisions), settings, near=hub.hub)
-    return replace(_alike(weighed, settings), precisions=precisions)
+    level = hub_level(loss.weighted(precisions), settings, near=hub.hub)
+    return replace(_with_equal_constants(level, settings), precisions=precisions)
 
 
-def _beside_weighed(
+def _reweighted_variants(
     loss: LeastSquares, settings: Settings, simple: Mapping[str, GraphFit], hub: GraphFit
 ) -> dict[str, GraphFit]:
-    """The levels that vary the hub, from rows weighed as for `hub`; those of `simple` where all rows count alike."""
+    """The variants of the hub on rows weighted as for `hub`; those of `simple` where all rows have equal weight."""
     found = {name: level for name, level in simple.items() if name in _VARIANTS}
     if hub.precisions is None:
         return found
     rows = loss.weighted(hub.precisions)
-    again = {name: _alike(_VARIANTS[name](rows, settings, hub.hub), settings) for name in found}
+    again = {name: _with_equal_constants(_VARIANTS[name](rows, settings, hub.hub), settings) for name in found}
     return {name: replace(level, precisions=hub.precisions) for name, level in again.items()}
 
 
-# Levels that vary the hub, by their names.
+# Variants of the hub, by name.
 _VARIANTS = {"intercepts": intercept_level, CORRELATED: correlated_level}
 
 
@@ -306,13 +311,13 @@ def _without_edges(
 
 
 def candidate_models(loss: LeastSquares, settings: Settings, fit: GraphFit | None = None) -> np.ndarray:
-    """Models whose distances are distances between predictions: coefficients times a root of the pooled covariance."""
+    """Coefficients times a root of the pooled covariance: their distances are distances between predictions."""
     if fit is None:
         fit = hub_level(loss, settings) if settings.hub else independent_level(loss, settings)
     return fit.coefficients @ covariance_root(loss)
 
 
 def covariance_root(loss: LeastSquares) -> np.ndarray:
-    """A root of the pooled covariance, leading directions first: after it, distances are those between predictions."""
+    """A root of the pooled covariance, leading directions first."""
     values, vectors = np.linalg.eigh(loss.pooled()[0] / max(loss.count.sum(), 1.0))
     return (vectors * np.sqrt(np.maximum(values, 0.0)))[:, ::-1]

@@ -1,13 +1,12 @@
-"""Straight lines and curves: both are levels, and a cheap test of whether a curve would gain anything.
+"""Levels with straight lines and with curves, and a cheap test of whether a curve would lower the held-out error.
 
-Levels with curves have the usual names. Those of straight lines, which use the columns of the features only, are
-``"pooled, straight"``, ``"hub, straight"``, …. There is one list of graphs, on the columns for which the evidence of
-the hub is better. Both are learned from the same sums.
+Levels with curves have the usual names. Those with straight lines use the columns of the features only and are called
+``"pooled, straight"``, ``"hub, straight"``, …. Graphs are learned once, on the columns for which the hub has the better
+evidence. Both kinds are learned from the same sums.
 
-A fit of straight lines asks of every feature whether a curve would predict held-out rows better. With the strengths h
-of the hub as they are, one feature after the other gets the columns of its curve: one curve for all tasks, or own ones
-that are tied to the common one as the slopes of the feature are. The models are learned without each fold and scored
-on it, from sums alone.
+A fit with straight lines tests for every feature whether a curve would lower the held-out error. The strengths of the
+hub are kept, and one feature at a time gets the columns of its curve: the same curve for all tasks, or a curve per task
+that is shrunk to the common one as strongly as the slopes are. Models are learned without each fold and scored on it.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def learn_lines_and_curves(
     journal: Journal | None = None,
     start: Mapping[str, GraphFit] | None = None,
 ) -> dict[str, GraphFit]:
-    """All levels of straight lines and of curves on the given rows; `start` are those of most of the rows."""
+    """All levels with straight lines and with curves on the given rows; `start` as in :func:`learn_levels`."""
     journal = journal or Journal()
     columns, width = np.flatnonzero(~settings.bends), folded.parts[0].n_features
     ways = {
@@ -68,7 +67,7 @@ def learn_lines_and_curves(
 
 
 def _with_ending(start: Mapping[str, GraphFit] | None, end: str) -> dict[str, GraphFit] | None:
-    """The levels of `start` on the columns of one way, under their usual names."""
+    """The levels of `start` with straight lines, or with curves, under their usual names."""
     if start is None:
         return None
     own = [fit.on_its_columns() for fit in start.values() if (fit.columns is None) == (not end)]
@@ -80,29 +79,29 @@ def _better_evidence(
     first: Mapping[str, Mapping[str, GraphFit] | None],
     n_tasks: int,
 ) -> str:
-    """Lines or curves: whose hub has the better evidence. Where there is no hub, curves."""
+    """The ending of the kind whose hub has the better evidence; that of curves without a hub."""
     values = {}
     for end, (folded, settings, journal) in ways.items():
         if n_tasks == 1 or not settings.hub:
             return ""
-        # Under the names where the learner of the levels looks for them.
+        # The journal keeps these levels under the names where learn_levels looks for them.
         known = first[end]
         simple = journal.once("simple", lambda f=folded, s=settings, k=known: simple_levels(f.total, s, k))
         values[end] = evidence_with_common_model(simple["hub"].value, folded.total)
     return min(values, key=values.__getitem__)
 
 
-# Strength, in rows per task, with which tasks are held to the common curve, and the least of all strengths.
+# Strength, in rows per task, of shrinkage to a curve that all tasks share, and the least strength.
 _COMMON, _LOWEST = 1e5, 1e-6
 # Largest number of products for the sums: about a tenth of a second.
 _MOST_WORK = 10**8
-# Smaller gains than this are not worth a line.
+# Smaller gains are not reported.
 _LEAST_GAIN = 0.01
 
 
 @dataclass(frozen=True)
 class CurveGain:
-    """What a curve would gain.
+    """Reduction of the held-out error by the best curve.
 
     Parameters
     ----------
@@ -132,7 +131,7 @@ class CurveTrial:
 
     @classmethod
     def of_rows(cls, data: TaskData, folds: np.ndarray, sizes: Sizes) -> CurveTrial | None:
-        """The sums; None where they would take long, or no feature has enough values."""
+        """The sums; None if they would take long, or if no feature has enough distinct values."""
         n, width = len(data.task_names), (1 + N_COLUMNS) * data.X.shape[1] + 2
         if n == 1 or sizes.is_large(n, width) or len(data) * width**2 > _MOST_WORK:
             return None
@@ -140,14 +139,14 @@ class CurveTrial:
         return cls(curves, TaskStatistics.from_data(curves.expanded(data), folds)) if curves.n_columns else None
 
     def gain(self, hub: GraphFit, standardize: bool, first_scored: int) -> CurveGain | None:
-        """What a curve would gain over the hub of straight lines."""
+        """Reduction of the held-out error by a curve, compared with the hub with straight lines."""
         scaling = Scaling.from_statistics(self.statistics, True, standardize, self.curves)
         folded = FoldedLoss(tuple(scaling.design(self.statistics)), first_scored)
         return curve_gain(folded, self.curves.feature_of_column, hub)
 
 
 def curve_gain(folded: FoldedLoss, owner: np.ndarray, hub: GraphFit) -> CurveGain | None:
-    """The feature whose curve lowers the held-out error most, None where no gain is beyond chance.
+    """The feature whose curve lowers the held-out error most; None if no gain is beyond chance.
 
     Parameters
     ----------
@@ -161,7 +160,7 @@ def curve_gain(folded: FoldedLoss, owner: np.ndarray, hub: GraphFit) -> CurveGai
     features = np.unique(owner)
     if not len(features) or len(folded.scored) < 2:
         return None
-    # Every feature once with one curve for all tasks, and once with own curves, tied as its slopes are.
+    # Every feature with one curve for all tasks, and with a curve per task.
     trials = [(feature, own) for feature in features.tolist() for own in (False, True)]
     squared = np.zeros((1 + len(trials), len(folded.scored), folded.total.n_tasks))
     for fold, k in enumerate(folded.scored):
@@ -181,7 +180,7 @@ def curve_gain(folded: FoldedLoss, owner: np.ndarray, hub: GraphFit) -> CurveGai
 def _errors(
     training: LeastSquares, held_out: LeastSquares, bent: np.ndarray, strengths: np.ndarray, tie: float
 ) -> np.ndarray:
-    """Squared errors of every task on held-out rows, with some columns of curves tied so strongly."""
+    """Squared errors of every task on held-out rows; columns `bent` of curves are shrunk with strength `tie`."""
     n_lines = len(strengths) - 1
     columns = np.concatenate([np.arange(n_lines), n_lines + bent, [training.n_features - 1]])
     hub = np.insert(strengths, [n_lines] * len(bent), tie)
@@ -190,7 +189,7 @@ def _errors(
 
 
 def _largest(errors: FoldErrors, features: np.ndarray) -> CurveGain | None:
-    """The largest gain over straight lines, whose interval counts that it is the best of all trials."""
+    """The largest gain over straight lines, if its interval (Bonferroni over all trials) is above zero."""
     excess, deviation = errors.excess(0)
     best = int(np.argmin(excess))
     reach = float(norm.ppf(1.0 - 0.025 / len(features))) * deviation[best]

@@ -1,8 +1,8 @@
-"""A canonical order of tasks and columns: by what they contain, whatever their labels and positions.
+"""A canonical order of tasks and columns, which depends on the rows but not on labels or positions.
 
-Sums over tasks round differently in every order, and samples of tasks and ties depend on it. Everything is therefore
-learned in an order that follows from the sums of the rows. Renaming tasks then changes no coefficient, and permuting
-columns changes coefficients by rounding only.
+Rounding, samples of tasks and ties depend on the order of tasks and columns. So everything is learned in an order that
+follows from the sums of the rows. Renaming tasks then changes no coefficient, and permuting columns changes
+coefficients by rounding only.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ggmtl.fit.family import Family
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.statistics.least_squares import LeastSquares, sum_over_tasks
 
-# Digits that are compared: sums of the same rows in another order agree to more.
+# Digits that are compared. Sums of the same rows in another order agree to more digits.
 _DIGITS = 9
-# Columns of less than this share of the largest have no content.
+# Columns whose size is a smaller share of the largest hold rounding errors only.
 _VANISHED = 1e-20
-# Multiples of the golden ratio have fractional parts that no simple combination joins.
+# Fractional parts of multiples of the golden ratio are weights of columns, so that equal sums by chance are unlikely.
 _GOLDEN = 0.6180339887498949
 
 
@@ -49,7 +49,7 @@ class Order:
         moment = np.sum([part.moment for part in parts], axis=0)
         diagonal = np.sum([np.einsum("nkk->nk", part.gram) for part in parts], axis=0)
         columns = _order_of_columns(moment, diagonal, square, settings)
-        # A number that tells apart tasks with equally many rows and the same targets.
+        # One number per task, to order tasks with equally many rows and the same sum of squares.
         weight = np.empty(len(columns))
         weight[columns] = (np.arange(1, len(columns) + 1) * _GOLDEN) % 1.0
         mixed = (moment * weight).sum(axis=1)
@@ -76,7 +76,7 @@ class Order:
         )
 
     def settings(self, settings: Settings) -> Settings:
-        """Settings for losses in canonical order; what is known about the tasks must be in it already."""
+        """Settings for losses in canonical order; their task features must be in that order already."""
         if len(settings.constant):
             settings = replace(settings, constant=settings.constant[self.columns])
         return settings if settings.coupling is None else replace(settings, coupling=settings.coupling[self.columns])

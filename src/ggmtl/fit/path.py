@@ -16,7 +16,7 @@ import numpy as np
 from ggmtl.bilevel.level import OTHER_NOISE, GraphFit, Settings
 from ggmtl.evidence.search import with_accurate_models
 from ggmtl.evidence.task_noise import task_precisions
-from ggmtl.fit.family import Family, blended, by_name, choose, last_graph
+from ggmtl.fit.family import Family, averaged, by_name, choose, last_graph
 from ggmtl.fit.held_out import (
     CrossValidation,
     FoldErrors,
@@ -27,46 +27,35 @@ from ggmtl.fit.held_out import (
     score_levels,
     squared_errors,
 )
-from ggmtl.fit.levels import learn_levels, learn_pooled, simple_levels, weighed_hub, with_graphs
+from ggmtl.fit.levels import learn_levels, learn_pooled, reweighted_hub, simple_levels, with_graphs
 from ggmtl.fit.lines_or_curves import learn_lines_and_curves
 from ggmtl.runtime.journal import Journal
-from ggmtl.runtime.sizes import SIZES, Sizes
-from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares, single_rows
+from ggmtl.runtime.sizes import Sizes
+from ggmtl.statistics.least_squares import FoldedLoss, single_rows
 
 logger = logging.getLogger("ggmtl")
 
 
-def with_noise(folded: FoldedLoss, settings: Settings, journal: Journal) -> Settings:
-    """The settings with ``noise="auto"`` decided.
+def decide_noise(folded: FoldedLoss, settings: Settings, journal: Journal) -> Settings:
+    """Replace ``noise="auto"`` by ``"common"`` or ``"per_task"``.
 
-    Every task gets a variance of its own where residuals say that the variances differ, unless the common model then
-    predicts rows held out worse by more than a paired standard error. Very many tasks share one variance: rows
-    weighed by task would have to be held beside the rows themselves.
+    Every task gets a noise variance of its own if the residuals differ in variance, unless the shared model then has a
+    held-out error that is higher by more than a paired standard error. Very many tasks share one variance, because
+    reweighted sums would need as much memory again.
     """
     if settings.noise != "auto":
         return settings
     part = folded.parts[0]
     large = settings.sizes.is_large(part.n_tasks, part.n_features)
-    asked = settings.hub and part.n_tasks > 1 and folded.scored and not large
-    own = bool(asked) and journal.once("noise", lambda: _differs(folded, settings, journal))
-    return replace(settings, noise="per_task" if own else "common", both_noises=settings.blend and bool(asked))
+    possible = settings.hub and part.n_tasks > 1 and folded.scored and not large
+    own = bool(possible) and journal.once("noise", lambda: _noise_differs(folded, settings, journal))
+    return replace(settings, noise="per_task" if own else "common", both_noises=settings.blend and bool(possible))
 
 
-def noise_ratios(hub: np.ndarray, loss: LeastSquares, sizes: Sizes = SIZES) -> np.ndarray | None:
-    """σ_i²/σ² of every task beside models drawn to the hub as given, shape (n,); None where all are alike."""
-    if loss.n_tasks == 1 or sizes.is_large(loss.n_tasks, loss.n_features):
-        return None
-    unit = max(float(loss.count.mean()), 1.0)
-    precisions = task_precisions(loss, np.clip(hub, 1e-6 * unit, 1e6 * unit))
-    if precisions is None:
-        return None
-    variance = 1.0 / precisions
-    return variance * (loss.count.sum() / float(variance @ loss.count))
-
-
-def _differs(folded: FoldedLoss, settings: Settings, journal: Journal) -> bool:
+def _noise_differs(folded: FoldedLoss, settings: Settings, journal: Journal) -> bool:
+    """Whether tasks differ in noise, and a variance for each does not raise the held-out error of the shared model."""
     total = folded.total
-    # Under the names where the learner of all rows, and of those without a fold, looks for them.
+    # The journal keeps these levels under the names where learn_levels looks for them.
     simple = journal.inside("levels").once("simple", lambda: simple_levels(total, settings))
     if task_precisions(total, simple["hub"].hub) is None:
         return False
@@ -79,11 +68,14 @@ def _differs(folded: FoldedLoss, settings: Settings, journal: Journal) -> bool:
 
 
 def _hub_errors(folded: FoldedLoss, k: int, settings: Settings, journal: Journal) -> np.ndarray:
-    """Squared errors on fold `k` of the hub learned without it, with common noise and with its own, shape (2, n)."""
+    """Squared errors on fold `k` of the shared model learned without it, shape (2, n).
+
+    First with one noise variance, then with one per task.
+    """
     rest = folded.training(k)
     simple = journal.once("simple", lambda: simple_levels(rest, settings))
-    weighed = journal.once("weighed", lambda: weighed_hub(rest, settings, simple["hub"]))
-    return squared_errors(folded.parts[k], [simple["hub"], weighed])
+    reweighted = journal.once("weighed", lambda: reweighted_hub(rest, settings, simple["hub"]))
+    return squared_errors(folded.parts[k], [simple["hub"], reweighted])
 
 
 def fit_path(
@@ -96,15 +88,14 @@ def fit_path(
     n_jobs: int | None = None,
     journal: Journal | None = None,
 ) -> Family:
-    """Learn every level on all rows, estimate its error without leaks, and average the levels or choose one.
+    """Learn every level on all rows, estimate its held-out error, and average the levels or choose one.
 
-    With a single hold-out the error of the outer problem is all there is (the paper's protocol); it is optimistic.
+    With a single hold-out (the paper's protocol) the only error is that of the outer problem, which is optimistic.
 
-    Where there are very many tasks and evidence is the criterion, the losses of `folded` are used up: those of all rows
-    take their place in memory.
+    With very many tasks and the evidence criterion, the losses in `folded` are overwritten, to save memory.
 
-    An interruption (Ctrl-C) ends the search: the levels there are so far compete by the folds done so far, and the one
-    chosen has the status ``"interrupted"``. Before there is any level, the interruption is passed on.
+    An interruption (Ctrl-C) ends the search. The levels learned so far are compared on the folds done so far, and the
+    status is ``"interrupted"``. Before the first level is learned, the interruption is raised.
     """
     journal = journal or Journal()
     learn: Learner = partial(
@@ -116,10 +107,10 @@ def fit_path(
     )
     free = not len(settings.candidates.must_link)
     if settings.hub and free and is_small(folded, settings.sizes) and single_rows(folded.total):
-        # A task that departs from the others cannot be told from a noisy row.
+        # With one row per task, a task that differs looks the same as a noisy row.
         learn = partial(learn_pooled, settings=settings)
     elif criterion == "evidence":
-        learn = partial(learn, settings=with_noise(folded, settings, journal))
+        learn = partial(learn, settings=decide_noise(folded, settings, journal))
     logger.info("learning %d tasks by %s", len(task_names), criterion)
     inside, first, validated = journal.inside("levels"), None, None
     try:
@@ -133,9 +124,8 @@ def fit_path(
         if not levels:
             raise
         return _interrupted(Family.choosing(levels, None, last_graph(levels), criterion))
-    # Validation needs folds of its own when one is set aside; evidence, and a task alone, need none.
-    needed = 3 if criterion == "validation" and len(task_names) > 1 else 1
-    whole = True
+    # The validation criterion learns from one fold, and needs two more for cross-validation.
+    needed, whole = 3 if criterion == "validation" and len(task_names) > 1 else 1, True
     try:
         if validated is None and len(folded.scored) >= needed:
             validated = cross_validate(folded, learn, settings.slopes, n_jobs, journal)
@@ -151,28 +141,28 @@ def fit_path(
 def _family(
     levels: Mapping[str, GraphFit], validated: CrossValidation | None, settings: Settings, criterion: str
 ) -> Family:
-    """The average of the levels, or the one chosen."""
+    """The average of the levels, or the single level that is chosen."""
     learned = levels
     levels, errors = _without_repetitions(learned, validated and validated.errors)
     must = len(settings.candidates.must_link) > 0
     if errors is None and criterion == "validation":
-        # One hold-out: the densest graph is the one with the lowest outer loss, and all that the paper would ask.
+        # One hold-out, as in the paper: the densest graph has the lowest outer loss.
         chosen = last_graph(levels)
     else:
         chosen = choose(levels, errors, linked=must)
-    # Strengths that are given, links that must be there and a model without a hub ask for one level.
+    # Given strengths, required links and a model without a hub leave one level.
     given = must or settings.coupling is not None or "hub" not in levels
     if errors is None or given or not settings.blend:
         family = Family.choosing(levels, errors, chosen, criterion)
     else:
-        family = blended(levels, errors, chosen, criterion, equal_noise=settings.noise == "common")
+        family = averaged(levels, errors, chosen, criterion, equal_noise=settings.noise == "common")
     return replace(family, links=_renamed(validated.links, learned, levels) if validated else ())
 
 
 def _renamed(
     links: tuple[dict[str, np.ndarray], ...], learned: Mapping[str, GraphFit], kept: Mapping[str, GraphFit]
 ) -> tuple[dict[str, np.ndarray], ...]:
-    """The folds' edges by the names of the levels kept: where one was left out, graphs after it have other numbers."""
+    """The folds' edges under the names of the kept levels: leaving out a graph renumbers the graphs after it."""
     old = {id(fit): name for name, fit in learned.items()}
     names = {old[id(fit)]: name for name, fit in kept.items()}
     return tuple({names[name]: edges for name, edges in fold.items() if name in names} for fold in links)
@@ -186,7 +176,7 @@ def is_small(folded: FoldedLoss, sizes: Sizes) -> bool:
 def _without_repetitions(
     levels: Mapping[str, GraphFit], errors: FoldErrors | None
 ) -> tuple[dict[str, GraphFit], FoldErrors | None]:
-    """All levels but those that repeat the hub: graphs without an edge, and tasks that do not differ in noise."""
+    """Drop levels that repeat another: graphs without an edge, and other noise models where noise does not differ."""
     if "hub" not in levels:
         return dict(levels), errors
 
@@ -204,9 +194,9 @@ def _without_repetitions(
 def _first_fold(
     folded: FoldedLoss, learn: Learner, slopes: np.ndarray, journal: Journal
 ) -> tuple[FoldedLoss, dict[str, GraphFit], CrossValidation]:
-    """All rows as one, the levels learned without one fold (where those of all rows start), and their errors on it.
+    """The loss of all rows, the levels learned without the first fold, and their errors on it.
 
-    The matrices of very many tasks fill the memory: those of all rows take the place of `folded`, which is used up.
+    The losses in `folded` are overwritten: with very many tasks, memory holds one copy only.
     """
     k = folded.scored[0]
     rest, held_out = folded.training(k), folded.parts[k]
@@ -218,7 +208,7 @@ def _first_fold(
 
 
 def _levels_so_far(journal: Journal) -> dict[str, GraphFit]:
-    """Levels of a search that was interrupted, simplest first; none where it had none."""
+    """Levels of a search that was interrupted, simplest first."""
     simple, graphs = journal.known("simple"), journal.noted("graphs")
     if simple is None:
         return {}

@@ -1,6 +1,6 @@
 """The fitted state: one frozen record of all that a fit has learned.
 
-The estimator holds it as ``state_``. What adds rows or tasks makes a new one. Questions after a fit are asked of it.
+The estimator holds it as ``state_``. Adding rows or tasks makes a new state. Inference and inspection read it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class FittedState:
     given : dict
         Uncertainties that a file brought, for a state without statistics.
     curve_gain : CurveGain, optional
-        What a curve would gain where effects are straight lines, as far as that was asked and is beyond chance.
+        Reduction of the held-out error by a curve, for a fit with straight lines; None if it is not beyond chance.
     outcome : OutcomeFamily, optional
         The levels under a loss that is not squared; the state then has no statistics.
     outcome_rows : FoldedRows, optional
@@ -81,7 +81,7 @@ class FittedState:
 
     @property
     def level(self) -> GraphFit:
-        """The level whose graph and strengths are shown."""
+        """The level whose graph and strengths are reported."""
         return self.family.best
 
     @property
@@ -102,7 +102,7 @@ class FittedState:
         return sum_over_tasks(self.coefficients[self.fitted_tasks]) / len(self.fitted_tasks)
 
     def once(self, name: str, compute: Callable[[], T]) -> T:
-        """A value that follows from this state: given, or computed when it is first asked for."""
+        """A value that follows from this state, computed at the first call unless a file brought it."""
         if name in self.given:
             return self.given[name]
         if name not in self._kept:
@@ -130,7 +130,7 @@ class FittedState:
 
     @property
     def measure(self) -> Measure:
-        """How held-out losses are told."""
+        """How held-out losses are reported."""
         return SQUARED_ERROR if self.outcome is None else LOSSES[self.outcome.loss].measure
 
     def folded(self) -> FoldedLoss:
@@ -154,21 +154,21 @@ class FittedState:
         return self.scaling.curves.expanded(self.check_features(data, estimator))
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what can be computed again: that may be larger than the model."""
+        """Everything but cached values, which can be larger than the model."""
         return {**vars(self), "_kept": {}}
 
 
 def outcome_of(state: FittedState) -> OutcomeFamily:
-    """What a state has that was learned under another loss than the squared."""
+    """The part of a state that losses other than the squared have."""
     if state.outcome is None:
         raise ValueError("The state was learned under the squared loss.")
     return state.outcome
 
 
 def state_of(model: Any, purpose: str, any_loss: bool = False) -> FittedState:
-    """The fitted state of an estimator, or an error that says why `purpose` has none to ask.
+    """The fitted state of an estimator; an error that names `purpose` if it has none.
 
-    `any_loss` is whether the question can be asked of other losses than the squared.
+    Without `any_loss`, the squared loss is required.
     """
     check_is_fitted(model, "coef_")
     state = getattr(model, "state_", None)

@@ -1,4 +1,4 @@
-"""Tasks and rows that come later: a task attached to models held fixed, models that follow more rows."""
+"""New tasks and new rows: attach a task with the other models held fixed, or solve for the models of more rows."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from ggmtl.graph.task_graph import beside_heaviest
 from ggmtl.inference.posterior import embedded, pull_of
 from ggmtl.statistics.least_squares import LeastSquares
 
-# Strengths tried for the edges of a new task, in units of the pull of the hub where the graph has no edges, and of the
-# edges of the task that it may be like where it has.
+# Strengths tried for the edges of a new task: in units of the hub's strength if the graph has no edges, else of the
+# edges of the task that it may be like.
 _STRENGTHS, _NEARBY = np.geomspace(0.1, 30.0, 6), np.array([0.3, 1.0, 3.0])
 _MOST_NEIGHBOURS = 5
-# Largest number of tasks considered as neighbours of a new one: those that predict its rows best.
+# Largest number of tasks considered as neighbours of a new one. These are the tasks that predict its rows best.
 _MOST_ALIKE = 1000
 
 
 @dataclass(frozen=True)
 class AttachedTask:
-    """A new task's model, and what it was tied to.
+    """A new task's model and links.
 
     Parameters
     ----------
     coefficients : array of shape (p,)
         Its model.
     neighbours : array of int
-        Positions of the tasks it is linked to; empty for the hub alone.
+        Positions of the tasks it is linked to; empty if it is shrunk to the common model only.
     edge_value : float or array of shape (neighbours,)
         e of those edges.
     coupling : array of shape (p,)
@@ -48,7 +48,7 @@ class AttachedTask:
     covariance: np.ndarray
 
     def on_columns(self, columns: np.ndarray, width: int) -> AttachedTask:
-        """The same where there are `width` columns, of which these are used."""
+        """The same with `width` columns, of which these are used."""
         wide = np.zeros((2, width))
         wide[:, columns] = self.coefficients, self.coupling
         return replace(
@@ -63,14 +63,13 @@ def attach(
     ridge: np.ndarray | float = 0.0,
     known: np.ndarray | None = None,
 ) -> AttachedTask:
-    """Model of one new task, the others' held fixed.
+    """Model of one new task, with those of the other tasks held fixed.
 
-    `known` is what is known about it, z of shape (q,), where the fit has descriptors; an average task where None. All
-    that follows is about its deviation from Bz.
+    `known` are its task features z, shape (q,), if the fit has any; None stands for an average task. Links and
+    shrinkage then apply to its deviation from Bz.
 
     Linked to tasks j with strengths e_j, the prior of its model has precision P = H + Σe_jΛ (over σ²) and mean
-    P⁻¹(Hw_0 + ΛΣe_jw_j). What it is linked to, the evidence of its own rows says; without rows the common model is the
-    answer.
+    P⁻¹(Hw_0 + ΛΣe_jw_j). The links maximise the evidence of its own rows. Without rows its model is the common model.
     """
     if fit.columns is not None:
         own_ridge = np.broadcast_to(ridge, rows.n_features)[fit.columns]
@@ -96,12 +95,12 @@ def attach(
 
 
 def _pooled(fit: GraphFit) -> np.ndarray:
-    """Covariance of a task's own deviation where one model serves all: none."""
+    """Covariance of a task's own deviation at the pooled level: zero."""
     return np.zeros((len(fit.hub),) * 2)
 
 
 def _attach_by_steps(fit: GraphFit, task: _NewTask) -> AttachedTask:
-    """Beside a hub without edges: neighbours are added while the evidence gains more than it takes to say which."""
+    """At a level without edges: add neighbours one by one while the evidence pays for the choice among all sets."""
     models, neighbours = fit.coefficients, np.empty(0, dtype=np.int64)
     best, chosen = task.evidence(task.common[None], task.pull)[0], (neighbours, 0.0)
     for k in range(1, min(_MOST_NEIGHBOURS, len(models)) + 1):
@@ -119,10 +118,10 @@ def _attach_by_steps(fit: GraphFit, task: _NewTask) -> AttachedTask:
 
 
 def _attach_alike(fit: GraphFit, task: _NewTask) -> AttachedTask:
-    """Beside edges: the new task is a stranger, or like one of the others, with all its neighbours.
+    """At a level with edges: the new task has no links, or the links of one other task and a link to it.
 
-    Every task is as likely a model for it as any other, and so is none. The posterior is the mixture over all of them;
-    the edges shown are those of the likeliest, where it is likelier than not that there are such edges.
+    All these possibilities have equal prior probability, and the posterior is their mixture. The reported edges are
+    those of the most probable set, unless no links has a probability above one half.
     """
     ties = _Ties.of(fit, task)
     kinds = [(scale, ties.priors(fit, task, scale)) for scale in _NEARBY]
@@ -145,7 +144,7 @@ def _attach_alike(fit: GraphFit, task: _NewTask) -> AttachedTask:
 
 @dataclass(frozen=True)
 class _Ties:
-    """Sets of edges that a new task may have: those of another task, and one to that task itself.
+    """Sets of edges that a new task may have: those of another task, and an edge to that task itself.
 
     Parameters
     ----------
@@ -175,7 +174,7 @@ class _Ties:
             linked = linked[np.argsort(task.misfit(fit.coefficients[linked]))[:_MOST_ALIKE]]
         table = table[linked]
         total, pulled = table.sum(axis=1), table @ fit.coefficients
-        # Tasks of one cluster give the same prior mean up to rounding: one kind.
+        # Tasks of one cluster give the same prior mean up to rounding, and are counted as one kind.
         place = np.column_stack([total, pulled])
         largest = np.maximum(np.abs(place).max(axis=0), np.finfo(float).tiny)
         _, first, number = np.unique(np.round(place / largest, 9), axis=0, return_index=True, return_counts=True)
@@ -225,7 +224,7 @@ class _NewTask:
     def mixture(
         self, means: np.ndarray, precisions: np.ndarray, probability: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and covariance (over σ²) of the mixture of posteriors, what is all but impossible left out."""
+        """Mean and covariance (over σ²) of the mixture of posteriors, without components of negligible probability."""
         used = np.flatnonzero(probability > 1e-6)
         parts = [self.posterior(means[k], precisions[k]) for k in used]
         share = probability[used] / probability[used].sum()
@@ -235,7 +234,7 @@ class _NewTask:
         return mean, np.einsum("k,kpq->pq", share, np.array([spread for _, spread in parts])) + apart.T @ apart
 
     def with_one_more(self, models: np.ndarray, neighbours: np.ndarray, value: float) -> np.ndarray:
-        """Evidence with every task in turn as one more neighbour, shape (n,); −∞ for those already there."""
+        """Evidence with every task in turn as one more neighbour, shape (n,); −∞ for present neighbours."""
         means, precision = self.prior(models + models[neighbours].sum(axis=0), len(neighbours) + 1, value)
         out = self.evidence(means, precision)
         out[neighbours] = -np.inf
@@ -246,42 +245,10 @@ def _log_choose(n: int, k: int) -> float:
     return float(np.log(np.arange(n - k + 1, n + 1)).sum() - np.log(np.arange(1, k + 1)).sum())
 
 
-def follow(
-    fit: GraphFit, loss: LeastSquares, settings: Settings, attached: Sequence[int], noise: float
-) -> tuple[GraphFit, list[np.ndarray]]:
-    """The models of other rows, graph and strengths as they are; and the covariances of the attached tasks.
-
-    The tasks that were learned together are solved together. Those at the positions `attached` then follow as when they
-    came, though with the edges that they have.
-    """
-    if fit.columns is not None:
-        own, covariances = follow(*on_its_columns(fit, loss, settings), attached, noise)
-        width = loss.n_features
-        wide = [embedded(covariance, fit.columns, width) for covariance in covariances]
-        return own.on_columns(fit.columns, width), wide
-    together = np.setdiff1d(np.arange(len(fit.coefficients)), attached)
-    if not np.isfinite(fit.hub).all():
-        model = pooled_level(loss.of_tasks(together), settings).coefficients[0]
-        return replace(fit, coefficients=np.tile(model, (len(fit.coefficients), 1))), [_pooled(fit)] * len(attached)
-    rows, known = loss.of_tasks(together), among(fit, together)
-    solved = independent_level(rows, settings) if fit.kind == "independent" else refit(known, rows, settings)
-    known = replace(known, coefficients=solved.coefficients)
-    models = fit.coefficients.copy()
-    models[together] = known.coefficients
-    ridge = settings.ridge_for(loss)
-    z = None if fit.means is None else fit.means.known
-    found = [
-        attach(known, loss.of_tasks(np.array([k])), noise, ridge[k], None if z is None else z[k]) for k in attached
-    ]
-    for position, task in zip(attached, found):
-        models[position] = task.coefficients
-    return replace(fit, coefficients=models), [task.covariance for task in found]
-
-
 def attach_alone(
     fit: GraphFit, rows: LeastSquares, noise: float, settings: Settings, row: np.ndarray | None = None
 ) -> np.ndarray:
-    """Model of one new task at a level without links, shape (p,); `row` is what is known about it, encoded."""
+    """Model of one new task at a level without links, shape (p,); `row` are its encoded task features."""
     if fit.columns is not None:
         narrow = rows.of_columns(fit.columns), noise, settings.of_columns(fit.columns), row
         model = np.zeros(rows.n_features)
@@ -300,28 +267,42 @@ def attach_alone(
     return np.linalg.solve(rows.gram[0] + pull + np.diag(ridge), rows.moment[0] + pull @ common)
 
 
-def follow_alone(
-    fit: GraphFit, loss: LeastSquares, settings: Settings, attached: Sequence[int], noise: float
-) -> GraphFit:
-    """The models of other rows at a level without links, strengths as they are."""
+def follow(
+    fit: GraphFit, loss: LeastSquares, settings: Settings, attached: Sequence[int], noise: float, linked: bool = True
+) -> tuple[GraphFit, list[np.ndarray]]:
+    """The models of other rows with the same graph and strengths, and the covariances of the attached tasks.
+
+    The tasks that were learned together are solved together. Then the tasks at the positions `attached` are attached to
+    them again: by :func:`attach`, or by :func:`attach_alone` (without covariances) where the level is not `linked`.
+    """
     if fit.columns is not None:
-        own = follow_alone(*on_its_columns(fit, loss, settings), attached, noise)
-        return own.on_columns(fit.columns, loss.n_features)
+        own, covariances = follow(*on_its_columns(fit, loss, settings), attached, noise, linked)
+        width = loss.n_features
+        return own.on_columns(fit.columns, width), [embedded(each, fit.columns, width) for each in covariances]
     together = np.setdiff1d(np.arange(len(fit.coefficients)), attached)
-    rows, known = loss.of_tasks(together), among(fit, together)
-    again = {"pooled": pooled_level, "independent": independent_level}.get(fit.kind)
-    if again is not None:
-        known = replace(known, coefficients=again(rows, settings).coefficients)
-    elif fit.precision is not None:
-        known = known.with_deviations(models_under(known.weighed(rows), fit.precision))
-    else:
-        known = refit(known, rows, settings)
-    models = fit.coefficients.copy()
+    known = _refitted(among(fit, together), loss.of_tasks(together), settings)
+    models, covariances = fit.coefficients.copy(), []
     models[together] = known.coefficients
     for place in attached:
-        row = None if fit.means is None else fit.means.known[place]
-        models[place] = attach_alone(known, loss.of_tasks(np.array([place])), noise, settings, row)
-    return replace(fit, coefficients=models, ridge=None)
+        rows = loss.of_tasks(np.array([place]))
+        z = None if fit.means is None else fit.means.known[place]
+        if linked:
+            task = attach(known, rows, noise, settings.ridge_for(rows)[0], z)
+            models[place] = task.coefficients
+            covariances.append(task.covariance)
+        else:
+            models[place] = attach_alone(known, rows, noise, settings, z)
+    return replace(fit, coefficients=models, ridge=fit.ridge if linked else None), covariances
+
+
+def _refitted(fit: GraphFit, rows: LeastSquares, settings: Settings) -> GraphFit:
+    """The fit with the models of other rows, graph and strengths as they are."""
+    again = {"pooled": pooled_level, "independent": independent_level}.get(fit.kind)
+    if again is not None:
+        return replace(fit, coefficients=again(rows, settings).coefficients)
+    if fit.precision is not None:
+        return fit.with_deviations(models_under(fit.weighed(rows), fit.precision))
+    return refit(fit, rows, settings)
 
 
 def among(fit: GraphFit, tasks: np.ndarray) -> GraphFit:
@@ -359,7 +340,7 @@ def insert_task(fit: GraphFit, attached: AttachedTask, position: int, known: np.
         reported_weights=None if shown is None else np.append(shown, beside_heaviest(joined, values, n)[len(edges) :]),
         coupling=attached.coupling,
         coefficients=np.insert(fit.coefficients, position, attached.coefficients, axis=0),
-        # It has too few rows to estimate its noise.
+        # Its noise is taken to be the mean of all tasks.
         precisions=None if fit.precisions is None else np.insert(fit.precisions, position, 1.0),
         ridge=None,
     )

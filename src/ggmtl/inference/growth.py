@@ -1,9 +1,9 @@
-"""A fitted state with more rows or one more task; graph, strengths and scaling stay.
+"""A fitted state with more rows or one more task. Graph, strengths, weights of the levels and scaling stay.
 
-For classes and counts a task is found on every level from its own rows, the others held fixed. On the hub's level its
-prior is N(w̄, φH⁻¹), on the level of separate models the learned ridge, and on the graph's it is linked by
-:func:`~ggmtl.inference.attachment.attach` on working sums at its own optimum. The weights stay. What is approximate:
-the doubt about the common model and the neighbours is left out.
+For classes and counts, the new task's model is learned from its own rows on every level, with the others held fixed.
+Its prior is N(w̄, φH⁻¹) on the hub, the learned ridge on separate models, and on the graph it is linked by
+:func:`~ggmtl.inference.attachment.attach` on working sums at its own optimum. Its covariance leaves out the uncertainty
+of the common model and of the neighbours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from ggmtl.inference.attachment import (
     attach,
     attach_alone,
     follow,
-    follow_alone,
     insert_task,
 )
 from ggmtl.inference.intervals import intervals_with_task
@@ -37,7 +36,7 @@ from ggmtl.losses.task_rows import TaskRows
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
 
-# Working sums of a new task and its neighbours in turn: by then its model has long ceased to move.
+# Alternations between the working sums of a new task and its neighbours; more do not change its model.
 _ROUNDS = 5
 
 
@@ -48,12 +47,11 @@ def with_task(
     noise: float | None = None,
     row: TaskFeatures | None = None,
 ) -> FittedState:
-    """The state with one more task, its model chosen by the evidence of its own rows; the others stay as they are.
+    """The state with one more task, whose model and links maximise the evidence of its own rows. The others stay.
 
-    `row` is what is known about it. Where nothing is, it counts as an average task.
-
-    It may be linked to tasks that were fitted, not to others that were added: the links of these are guesses from few
-    rows, and σ² and the common model would drift with every guess. The statistics are not changed.
+    `row` has its task features; without them it counts as an average task. It is linked only to tasks that were fitted
+    together, not to tasks that were added: their links are uncertain, and errors would accumulate. The statistics are
+    not changed.
     """
     noise = noise_variance(state) if noise is None else noise
     fitted = state.fitted_tasks
@@ -68,7 +66,7 @@ def with_task(
 
 
 def with_rows(state: FittedState, statistics: TaskStatistics, features: TaskFeatures | None = None) -> FittedState:
-    """The state with the models of these statistics; tasks that are new among them are attached."""
+    """The state with the models of these statistics. New tasks among them are attached."""
     noise = noise_variance(state)
     total = FoldedLoss(tuple(state.scaling.design(statistics))).total
     here = locate_tasks(statistics.task_names, state.task_names)
@@ -77,8 +75,9 @@ def with_rows(state: FittedState, statistics: TaskStatistics, features: TaskFeat
     rows = total.of_tasks(here)
     family = state.family
     others = [name for name in family.weights if name != family.main]
-    followed = {name: follow_alone(family.levels[name], rows, state.settings, positions, noise) for name in others}
-    fit, covariances = follow(state.level, rows, state.settings, positions, noise)
+    same = rows, state.settings, positions, noise
+    followed = {name: follow(family.levels[name], *same, linked=False)[0] for name in others}
+    fit, covariances = follow(state.level, *same)
     grown = replace(
         state,
         family=replace(family, levels=family.levels | followed).with_best(fit),
@@ -104,7 +103,7 @@ def _inserted(
     others: dict[str, np.ndarray],
     row: TaskFeatures | None = None,
 ) -> FittedState:
-    """The state with a task at its place among the sorted labels; `others` are its models at the other levels."""
+    """The state with a task inserted in sorted order of the labels; `others` are its models on the other levels."""
     labels = join_labels([state.task_names, label])
     position = int(np.searchsorted(labels[:-1], labels[-1]))
     old, family, graph = state.level, state.family, state.graph
@@ -127,7 +126,7 @@ def _inserted(
 
 
 def _with_place(family: Family, position: int, models: dict[str, np.ndarray]) -> Family:
-    """A family whose averaged levels have the new task's models; others know of its place but keep no models."""
+    """The family with one more task. Levels without weight lose their coefficients."""
 
     def placed(name: str, level: GraphFit) -> GraphFit:
         coefficients, precisions = level.coefficients[:0], None
@@ -152,7 +151,7 @@ def _with_place(family: Family, position: int, models: dict[str, np.ndarray]) ->
 
 
 def _given(state: FittedState, attached: AttachedTask, position: int, noise: float) -> dict[str, object]:
-    """The uncertainties that a file brought for the others, and that of the new task."""
+    """The uncertainties that a file brought, with those of the new task."""
     T = state.scaling.user_map()
     known, ratios = standard_errors(state), noise_ratios(state)
     own = np.sqrt(noise * np.diag(T @ attached.covariance @ T.T))
@@ -162,7 +161,7 @@ def _given(state: FittedState, attached: AttachedTask, position: int, noise: flo
         **intervals_with_task(state, position),
         "noise": noise,
         "standard_errors": np.insert(known, position, own, axis=0),
-        # A few rows are not enough to estimate the noise of a task.
+        # The new task gets the mean noise.
         "noise_ratios": None if ratios is None else np.insert(ratios, position, 1.0),
     }
 

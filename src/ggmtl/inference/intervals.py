@@ -1,16 +1,18 @@
 """Intervals of predictions, calibrated on held-out rows.
 
-The posterior says that a new row z of task i varies about its prediction by v_i(z) = σ_i² + σ²zᵀC_iz. Held-out rows say
-how much more or less it is. With Q_i the squared error of the model on the N_i held-out rows of the task, each
-predicted without its fold,
+By the posterior, the prediction of a new row z of task i has the variance v_i(z) = σ_i² + σ²zᵀC_iz. Held-out rows
+correct it by a factor c_i² per task. With Q_i the squared error on the N_i held-out rows of the task,
 
     r_i = Q_i / Σ v_i ,     c_i² = (k c² + N_i r_i)/(k + N_i) ,     c² = Σ N_i r_i / Σ N_i .
 
 - v_i is that of models without the fold. With G_if the sums of its rows, let μ be the eigenvalues of (σ²/σ_i²)C_iG_if.
-  Without these rows, σ² tr(C_iG_if) is σ_i² Σ μ/(1 − μ). What the averaged levels differ by is added as it is.
-- The relative variance of r_i is κ/N_i, with κ = 2 for normal errors and more for heavy tails. κ is measured by how the
-  folds of one task differ. It gives the degrees of freedom of a scaled Student's t, whose kurtosis is κ + 1.
-- k makes the shrinkage that of empirical Bayes: κc⁴/k is the variance of c_i² between tasks, by the method of moments.
+  Without these rows, σ² tr(C_iG_if) is σ_i² Σ μ/(1 − μ). The spread between averaged levels is added to it.
+- The relative variance of r_i is κ/N_i, with κ = 2 for normal errors and more for heavy tails. κ is estimated from the
+  differences between the folds of a task. It gives the degrees of freedom of a scaled Student's t, whose kurtosis is
+  κ + 1.
+- κc⁴/k is the variance of c_i² between tasks, by the method of moments (empirical Bayes).
+- Where tasks have a noise of their own, σ_i² is known with ν_i degrees of freedom and has the relative variance 2/ν_i.
+  It lengthens intervals and makes the tails of Student's t heavier.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ from ggmtl.evidence.task_noise import noise_freedom
 from ggmtl.fit.state import FittedState
 from ggmtl.inference.uncertainty import deviations_of_levels, noise_ratios, posterior, posterior_within
 
-# κ of normal errors. The estimate counts as if so many pairs of folds more had shown it.
+# κ of normal errors, and its weight as a prior, in pairs of folds.
 _NORMAL, _PRIOR_PAIRS = 2.0, 10.0
-# Fewest rows that a task's own errors are shrunk by.
+# Least k.
 _FEWEST_PRIOR_ROWS = 4.0
 # A fold decides at most this share of a direction.
 _MOST_DECIDED = 0.9
-# Least degrees of freedom behind the noise of a task.
+# Least ν_i.
 _FEWEST_FREEDOM = 4.0
 # Degrees of freedom of Student's t: at least, so that its variance and kurtosis exist, and where it counts as normal.
 _LEAST_FREEDOM, _MOST_FREEDOM = 4.1, 1e6
@@ -39,12 +41,12 @@ _LEAST_FREEDOM, _MOST_FREEDOM = 4.1, 1e6
 
 @dataclass(frozen=True)
 class Calibration:
-    """By how much the posterior's standard deviations are wrong, and how heavy the tails of the errors are.
+    """Correction of the posterior's standard deviations, and the tails of the errors.
 
     Parameters
     ----------
     factor : array of shape (n + 1,)
-        What a standard deviation is multiplied by, for every task; last for tasks never seen.
+        Factor of the standard deviations of every task; the last is for tasks without rows.
     freedom : array of shape (n + 1,)
         Degrees of freedom of Student's t, scaled to variance one.
     """
@@ -64,9 +66,9 @@ def calibration(state: FittedState) -> Calibration:
 
 
 def typical_deviations(state: FittedState) -> np.ndarray:
-    """Root of the mean of v_i over rows, in scaled units, shape (n + 1,); last for tasks never seen.
+    """Root of the mean of v_i over rows, in scaled units, shape (n + 1,); the last is for tasks without rows.
 
-    A file keeps them. Without the statistics of the rows they are the standard deviations of all new rows.
+    A model file keeps them. A model without statistics uses them for all rows of a task.
     """
 
     def compute() -> np.ndarray:
@@ -75,7 +77,7 @@ def typical_deviations(state: FittedState) -> np.ndarray:
         rows = count.sum(axis=0)
         joint, total = posterior(state), state.folded().total
         mean = total.gram.sum(axis=0) / max(float(total.count.sum()), 1.0)
-        # A task without rows is taken to have those of all tasks.
+        # For a task without rows, the mean over the rows of all tasks.
         elsewhere = _own_noise(state) + joint.noise * np.einsum("npq,pq->n", joint.covariance, mean)
         own = np.where(rows > 0, variance.sum(axis=0) / np.where(rows > 0, rows, 1.0), elsewhere)
         return np.sqrt(np.append(own, joint.noise * (1.0 + float((joint.new_task * mean).sum()))))
@@ -84,7 +86,7 @@ def typical_deviations(state: FittedState) -> np.ndarray:
 
 
 def check_intervals(state: FittedState) -> None:
-    """An error where a model neither has the statistics of its rows nor brought a calibration."""
+    """Raise an error for a model that was saved with neither statistics nor calibration."""
     if state.statistics is None and "calibration" not in state.given:
         raise InputError(
             "predict_interval needs the statistics of the rows or a calibration, and the model was saved with neither. "
@@ -93,7 +95,7 @@ def check_intervals(state: FittedState) -> None:
 
 
 def intervals_with_task(state: FittedState, position: int) -> dict[str, object]:
-    """What a file brought for intervals, with a task at `position` that has those of tasks never seen."""
+    """The calibration that a file brought, with a task at `position` that gets that of tasks without rows."""
     if "calibration" not in state.given:
         return {}
     found, deviation = calibration(state), typical_deviations(state)
@@ -125,7 +127,7 @@ def _held_out_variance(state: FittedState) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _scales(covariance: np.ndarray) -> np.ndarray:
-    """The diagonals of covariances, made positive, as matrices: what is added to them makes them invertible."""
+    """Diagonal matrices in the scale of the covariances, positive even where these have zeros on the diagonal."""
     diagonal = np.einsum("npp->np", covariance)
     diagonal = np.maximum(diagonal, np.maximum(diagonal.max(axis=1, keepdims=True), np.finfo(float).tiny))
     return diagonal[:, :, None] * np.eye(covariance.shape[1])
@@ -142,7 +144,7 @@ def _calibration(state: FittedState) -> Calibration:
 
 
 def _noise_freedom(state: FittedState) -> np.ndarray:
-    """Degrees of freedom behind σ_i² of every task, shape (n + 1,), last for tasks never seen; infinite of one σ²."""
+    """ν_i of every task, shape (n + 1,), the last for tasks without rows; infinite where all tasks have one σ²."""
     ratios, fitted = noise_ratios(state), state.fitted_tasks
     out = np.full(len(state.task_names) + 1, np.inf)
     if ratios is not None and np.isfinite(state.level.hub).all():
@@ -171,7 +173,7 @@ def _from_blocks(ratio: np.ndarray, count: np.ndarray, noise_freedom: np.ndarray
     weight[:-1] = rows / (rows + prior)
     own = np.ones(len(rows) + 1)
     own[np.flatnonzero(seen)] = r / pooled
-    # Relative variance of c_i²: what is left of the spread between tasks, that of the common factor, and that of σ_i².
+    # Relative variance of c_i²σ_i²: from the spread between tasks, from the common factor, and from σ_i².
     doubt = (1.0 - weight) * between + kappa / rows.sum() + 2.0 / np.maximum(noise_freedom, _FEWEST_FREEDOM)
     excess = 3.0 * doubt + (kappa - _NORMAL) * (1.0 + doubt)
     freedom = np.clip(4.0 + 6.0 / np.maximum(excess, 6.0 / _MOST_FREEDOM), _LEAST_FREEDOM, _MOST_FREEDOM)
@@ -179,7 +181,7 @@ def _from_blocks(ratio: np.ndarray, count: np.ndarray, noise_freedom: np.ndarray
 
 
 def _kappa(ratio: np.ndarray, count: np.ndarray) -> float:
-    """κ by how the folds of one task differ: E Σ_f N_f(r_f − r)² = κ(F − 1) and E r² = 1 + κ/N, all in units of c⁴."""
+    """κ from the folds of each task: E Σ_f N_f(r_f − r)² = κ(F − 1) and E r² = 1 + κ/N, all in units of c⁴."""
     rows, used = count.sum(axis=0), count > 0
     pairs = np.maximum(used.sum(axis=0) - 1.0, 0.0)
     if not pairs.any():

@@ -43,7 +43,7 @@ _TRIAL = 400
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Mean squared error on rows not seen, weighed as the fit weighs them, and the share of rows behind its models."""
+    """Mean squared error on held-out rows, weighted as in the fit, and the share of rows used for fitting."""
 
     error: float
     share: float
@@ -120,10 +120,10 @@ def _without_intercepts(loss: LeastSquares, slopes: np.ndarray) -> tuple[np.ndar
 
 
 def honest_noise(loss: LeastSquares, held_out: HeldOut | None, taken: Callable[[float], float]) -> float:
-    """σ² that no search for a graph has seen, zero where there is none.
+    """σ² that the search for a graph cannot bias, zero where there are too few degrees of freedom.
 
-    The mean, weighted by degrees of freedom, of the tasks' own residual variance and of the σ² for which rows not seen
-    are predicted as badly as they were, by models of as few rows. `taken` is tr(A⁻¹G) with A on a share of the rows.
+    It is the mean, weighted by degrees of freedom, of the residual variance of separate models and of the σ² that
+    explains the error on held-out rows. `taken` is tr(A⁻¹G) with A on a share of the rows.
     """
     square, freedom = _own_error(loss)
     if held_out is not None:
@@ -140,7 +140,7 @@ def floored(noise: float, loss: LeastSquares) -> float:
 
 
 def _own_error(loss: LeastSquares) -> tuple[float, float]:
-    """Residuals of separate models, and their degrees of freedom; cheaper where no task lacks rows."""
+    """Squared residuals of separate models and their degrees of freedom; cheaper if every task has enough rows."""
     try:
         inverse = kernels.inverse_blocks(loss.gram, np.zeros_like(loss.moment))[0]
     except np.linalg.LinAlgError:

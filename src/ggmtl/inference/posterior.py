@@ -1,4 +1,4 @@
-"""How certain the models are.
+"""Covariance of the models.
 
 Given graph, strengths and noise σ², the models are Gaussian:
 
@@ -26,7 +26,7 @@ from ggmtl.solve.system import Curvature, TaskSystem
 from ggmtl.statistics.least_squares import LeastSquares
 from ggmtl.statistics.scaling import Scaling
 
-# Relative residual of samples, whose own spread is a thousand times as much.
+# Relative residual of samples: far below their sampling error.
 _SAMPLE_TOL = 1e-4
 
 
@@ -45,7 +45,7 @@ class Posterior:
     noise : float
         σ².
     exact : bool
-        Whether the blocks are exact, or estimated from posterior samples.
+        Whether the blocks are exact; otherwise they are estimated from posterior samples.
     """
 
     covariance: np.ndarray
@@ -57,9 +57,9 @@ class Posterior:
     def standard_deviations(
         self, rows: np.ndarray, position: np.ndarray, ratios: np.ndarray | None = None, *, of_mean: bool = False
     ) -> np.ndarray:
-        """√(σ_i² + σ² zᵀ(A⁻¹)_ii z) for design rows z of the tasks at `position`; −1 is a task never seen.
+        """√(σ_i² + σ² zᵀ(A⁻¹)_ii z) for design rows z of the tasks at `position`; −1 is a task without rows.
 
-        `ratios` are σ_i²/σ² of the tasks, shape (n,); one where None. `of_mean` leaves out σ_i².
+        `ratios` are σ_i²/σ² of the tasks, shape (n,), ones by default. `of_mean` leaves out σ_i².
         """
         blocks = np.concatenate([self.covariance, self.new_task[None]])
         spread = np.empty(len(rows))
@@ -72,7 +72,7 @@ class Posterior:
         return np.sqrt(self.noise * (spread if of_mean else own + spread))
 
     def with_spread(self, levels: Sequence[tuple[float, np.ndarray]]) -> Posterior:
-        """The same with the spread of averaged levels, given as weights and deviations from the average.
+        """The same with the spread between averaged levels, given as weights and deviations from the average.
 
         Law of total variance: Var w = E Var(w | level) + Var E(w | level), of which this is the first term.
         """
@@ -82,7 +82,7 @@ class Posterior:
         return replace(self, covariance=self.covariance + between / self.noise)
 
     def on_columns(self, columns: np.ndarray, width: int) -> Posterior:
-        """The same where there are `width` columns: the coefficients of those not used are known to be zero."""
+        """The same with `width` columns, where the coefficients of all other columns are zero without error."""
         wide = {name: embedded(getattr(self, name), columns, width) for name in ("covariance", "new_task", "common")}
         return replace(self, **wide)
 
@@ -94,7 +94,7 @@ class Posterior:
 
 
 def embedded(covariance: np.ndarray, columns: np.ndarray, width: int) -> np.ndarray:
-    """Covariances of some columns as those of all, shape (…, width, width), zero for the others."""
+    """Covariances of some columns, filled up with zeros to shape (…, width, width)."""
     wide = np.zeros((*covariance.shape[:-2], width, width))
     wide[..., columns[:, None], columns] = covariance
     return wide
@@ -118,7 +118,7 @@ def posterior_of(
 
         (A⁻¹)_ii = D_i⁻¹ + E δδᵀ ,     δ = z_i − D_i⁻¹(Az)_i ,     z ~ N(0, A⁻¹) ,
 
-    D_i the diagonal block of A: only what the other tasks add is estimated.
+    D_i the diagonal block of A. Only the part that comes from other tasks is estimated.
     """
     if fit.columns is not None:
         narrow = on_its_columns(fit, loss, settings)
@@ -200,7 +200,7 @@ def _pooled_posterior(fit: GraphFit, loss: LeastSquares, settings: Settings) -> 
 
 
 def _is_separate(problem: InnerProblem) -> bool:
-    """Whether nothing ties the tasks."""
+    """Whether the tasks are independent: no edges and no hub."""
     return not len(problem.edges) and not problem.hub.any()
 
 
@@ -211,8 +211,8 @@ def _separate_posterior(
 
         A⁻¹((σ_i²/σ²)G + (τ²/σ²)D²)A⁻¹ σ² .
 
-    The second term is the bias. It is the whole uncertainty in directions that no row of the task determines, where
-    σ²A⁻¹ = σ²/ρ would only repeat how small ρ is.
+    The second term is the bias. In directions that no row of the task determines it is the whole error, while σ²A⁻¹
+    would be σ²/ρ, which depends on the choice of a tiny ρ.
     """
     loss = problem.loss
     noise, ratio = separate_scales(loss, settings.slopes)
@@ -269,7 +269,7 @@ def _sampled_blocks(system: TaskSystem, n_samples: int, seed: int) -> np.ndarray
     n, p = system.shape
     total, done = np.zeros((n, p, p)), 0
     while done < n_samples:
-        # Many columns are solved one by one, which is the fastest way.
+        # More columns than this are solved one by one anyway.
         batch = min(p, n_samples - done)
         noise = _noise_of_precision(system, batch, random)
         rest = prepared.solve(noise, tol=_SAMPLE_TOL).require(1e-3).value - inverse @ noise
@@ -297,7 +297,7 @@ def _noise_of_precision(system: TaskSystem, n_samples: int, random: np.random.Ge
 
 
 def _curvature_part(curvature: Curvature, strength: np.ndarray, along: np.ndarray) -> np.ndarray:
-    """(aI − c uuᵀ)^½ = a^½ (I − θ uuᵀ/‖u‖²) with θ = 1 − (1 − c‖u‖²/a)^½: what the root of aI has too much."""
+    """The part to subtract in (aI − c uuᵀ)^½ = a^½ (I − θ uuᵀ/‖u‖²), θ = 1 − (1 − c‖u‖²/a)^½."""
     u = curvature.directions
     length = np.maximum((u**2).sum(axis=1), np.finfo(float).tiny)
     share = np.clip(curvature.factors * length / strength, 0.0, 1.0)
@@ -315,17 +315,17 @@ def _mean_covariance(system: TaskSystem) -> np.ndarray:
 
 
 def _between(fit: GraphFit, noise: float, blocks: np.ndarray) -> np.ndarray:
-    """(1 + 1/n)H⁻¹, H as in :func:`pull_of`: what a task without rows departs by from the mean of the models."""
+    """(1 + 1/n)H⁻¹, H as in :func:`pull_of`: variance of a new task's deviation from the mean of the models."""
     n = len(blocks)
     doubt = noise * np.einsum("npp->p", blocks) / n
     return np.diag((1.0 + 1.0 / n) / pull_of(fit, noise, doubt))
 
 
 def pull_of(fit: GraphFit, noise: float, doubt: np.ndarray | float = 0.0) -> np.ndarray:
-    """H of a task that nothing but the hub ties: the hub's strength, and at least what the spread of the models says.
+    """Strength H of the shrinkage of a task without links, shape (p,).
 
-    Tasks vary as N(w_0, σ²H⁻¹) where the hub is alone. With edges the hub may be weak although all tasks are alike;
-    then σ²H⁻¹ is the variance of the models plus their mean own variance, `doubt`.
+    Without edges, tasks vary as N(w_0, σ²H⁻¹) with the strengths of the hub. With edges the hub may be weak although
+    the tasks are alike. Then σ²H⁻¹ is at most the variance of the models plus their mean own variance, `doubt`.
     """
     if (fit.hub > 0).all() and not (fit.edge_values > 0).any():
         return fit.hub

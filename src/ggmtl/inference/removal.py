@@ -1,19 +1,20 @@
-"""What the models become when one edge is removed.
+"""The models without one edge.
 
 With w = eΛ, b = d_i − d_j and u = w_i − w_j, removing the edge (i, j) from A leaves A' = A − w·bbᵀ, and
 
     V' = V + A'⁻¹(b ⊗ wu) ,     S' = bᵀA'⁻¹b ,
 
-where σ²S' is the covariance of w_i − w_j without the edge. V' is one solve with all tasks. S' needs one for every
-coefficient, so among many tasks it comes from the tasks near the edge, while the models of all others are held.
+where σ²S' is the covariance of w_i − w_j without the edge. V' is one solve with all tasks. S' needs one solve per
+coefficient. With many tasks it is computed from the tasks near the edge, with the models of all others held fixed.
 
 Measured in processor seconds (benchmarks/reading.py): with 30,000 tasks and 21 coefficients a fit takes 18 s, the first
 explanation 2.8 s, most of it for the models without the held-out fold, and each later one 1.0 s. With up to 2,000 tasks
-both take less than 0.5 s. Cholesky factors per component and a start from the near tasks saved 0.4 s of the 2.8 s.
+both take less than 0.5 s.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -50,11 +51,14 @@ class TrainedModels:
     values : array of shape (m,)
     models : array of shape (n, p)
         V.
+    ratios : array of shape (n,), optional
+        σ_i²/σ² where tasks differ in noise and their rows have equal weights.
     """
 
     problem: InnerProblem
     values: np.ndarray
     models: np.ndarray
+    ratios: np.ndarray | None = None
 
     @classmethod
     def of(cls, fit: GraphFit, loss: LeastSquares, settings: Settings) -> TrainedModels:
@@ -90,14 +94,15 @@ class TrainedModels:
         left, least = self._values_without(i, j), self.problem.sizes.near_tasks
         if self.problem.penalty == "squared_l2" and len(self.models) > least:
             near, part = near_tasks(self.problem.system(left), i, j, least)
-            first, second = np.searchsorted(near, [i, j]).tolist()
-            return difference_covariance(part, first, second)
-        return difference_covariance(self.problem.hessian(after, left), i, j)
+            covariance = difference_covariance(part, *np.searchsorted(near, [i, j]).tolist())
+        else:
+            covariance = difference_covariance(self.problem.hessian(after, left), i, j)
+        return covariance if self.ratios is None else covariance + self._own_noise(i, j, self.ratios)
 
-    def own_noise(self, i: int, j: int, ratios: np.ndarray) -> np.ndarray:
-        """What S' lacks where the rows of task i vary by ratio_i·σ²: Σ_i (ratio_i − 1) D_i⁻¹G_iD_i⁻¹.
+    def _own_noise(self, i: int, j: int, ratios: np.ndarray) -> np.ndarray:
+        """Σ_i (ratio_i − 1) D_i⁻¹G_iD_i⁻¹, to be added to S' where the rows of task i have variance ratio_i·σ².
 
-        D_i are the diagonal blocks of A': the models follow their own rows by D_i⁻¹, and a little more.
+        D_i are the diagonal blocks of A', an approximation to the inverses of the blocks of A'⁻¹.
         """
         pair = np.array([i, j])
         part = _held(self.problem.system(self._values_without(i, j)), pair)
@@ -145,8 +150,7 @@ class TrainedOutcomes:
         system = beside_edges(left, self.rows.working_sums(self.loss, after))
         if len(after) > least:
             near, part = near_tasks(system, i, j, least)
-            first, second = np.searchsorted(near, [i, j]).tolist()
-            return difference_covariance(part, first, second)
+            return difference_covariance(part, *np.searchsorted(near, [i, j]).tolist())
         return difference_covariance(system, i, j)
 
     def _fit_without(self, i: int, j: int) -> GraphFit:
@@ -156,7 +160,7 @@ class TrainedOutcomes:
 
 @dataclass(frozen=True)
 class RowLosses:
-    """Losses of held-out rows, in halves of the unit in which they are told, as those of squared errors are."""
+    """Losses of held-out rows, in half the unit in which they are reported, as for squared errors."""
 
     rows: TaskRows
     loss: RowLoss
@@ -174,7 +178,7 @@ class RowLosses:
 
 @dataclass(frozen=True)
 class EdgeEffect:
-    """What an edge does, in scaled units.
+    """Effect of an edge on models and errors, in scaled units.
 
     Parameters
     ----------
@@ -193,80 +197,89 @@ class EdgeEffect:
     errors: np.ndarray
 
     def on_columns(self, columns: np.ndarray, width: int) -> EdgeEffect:
-        """The same where there are `width` columns, of which these are used."""
+        """The same with `width` columns, of which these are used."""
         models = np.zeros((2, 2, width))
         models[..., columns] = self.before, self.after
         covariance = embedded(self.covariance, columns, width)
         return replace(self, before=models[0], after=models[1], covariance=covariance)
 
 
+@dataclass(frozen=True)
 class EdgeRemovals:
     """The effects of removing single edges of a fit.
 
     Parameters
     ----------
-    fit : GraphFit
-    folded : FoldedLoss
-        Errors are those on held-out folds, or on all rows where there are no folds.
-    settings : Settings
-    ratios : array of shape (n,), optional
-        σ_i²/σ² where tasks differ in noise.
+    scored : list of (trained models, losses)
+        Models without a fold and the losses of its rows; of all rows if no fold is held out.
+    total : TrainedModels or TrainedOutcomes
+        Models of all rows.
+    held_out : bool
+        Whether errors are those on held-out folds.
+    means : array of shape (n, p) or (1, 1)
+        Part of the models that task features predict. It stays as it is: an edge links deviations from it.
+    columns, width : array of int and int
+        Columns that the fit uses, and the number of all columns.
     """
 
+    scored: Sequence[tuple[TrainedModels | TrainedOutcomes, LeastSquares | RowLosses]]
+    total: TrainedModels | TrainedOutcomes
+    held_out: bool
+    means: np.ndarray
+    columns: np.ndarray
+    width: int
+
+    @classmethod
     @one_blas_thread()
-    def __init__(self, fit: GraphFit, folded: FoldedLoss, settings: Settings, ratios: np.ndarray | None = None):
-        self._columns, self._width = fit.columns, len(fit.hub)
+    def of(
+        cls, fit: GraphFit, folded: FoldedLoss, settings: Settings, ratios: np.ndarray | None = None
+    ) -> EdgeRemovals:
+        """From the losses of all folds under squared loss; `ratios` are σ_i²/σ² where tasks differ in noise."""
+        width = len(fit.hub)
+        columns = np.arange(width) if fit.columns is None else fit.columns
         if fit.columns is not None:
-            folded = folded.of_columns(fit.columns)
-            fit, settings = fit.on_its_columns(), settings.of_columns(fit.columns)
-        # The effects of descriptors are held: an edge ties only the deviations from them.
-        self._means = np.zeros((1, 1)) if fit.means is None else fit.means.models
+            folded, settings, fit = folded.of_columns(columns), settings.of_columns(columns), fit.on_its_columns()
+        means = np.zeros((1, 1)) if fit.means is None else fit.means.models
         if fit.means is not None:
-            folded, fit = folded.shifted(self._means), fit.centred
-        self.held_out = bool(folded.scored)
+            folded, fit = folded.shifted(means), fit.centred
         rows = [(folded.training(k), folded.parts[k]) for k in folded.scored] or [(folded.total, folded.total)]
-        self._scored = [(TrainedModels.of(fit, training, settings), scored) for training, scored in rows]
-        self._total = TrainedModels(*present_problem(fit, folded.total, settings), fit.deviations)
-        is_separable = self._total.problem.penalty == "squared_l2" and np.isfinite(fit.hub).all()
+        scored = [(TrainedModels.of(fit, training, settings), part) for training, part in rows]
         # Rows weighted by their noise have variance σ², and so have the residuals of one model for all tasks.
-        self._ratios = ratios if is_separable and fit.precisions is None else None
+        unequal = settings.penalty == "squared_l2" and np.isfinite(fit.hub).all() and fit.precisions is None
+        problem, values = present_problem(fit, folded.total, settings)
+        total = TrainedModels(problem, values, fit.deviations, ratios if unequal else None)
+        return cls(scored, total, bool(folded.scored), means, columns, width)
 
     @classmethod
     @one_blas_thread()
     def of_rows(
         cls, fit: GraphFit, kept: FoldedRows, loss: RowLoss, dispersion: float, settings: Settings
     ) -> EdgeRemovals:
-        """The same under a loss that is not squared: every change goes to an optimum of its own."""
-        self = cls.__new__(cls)
-        self._columns, self._width, self._means, self._ratios = None, len(fit.hub), np.zeros((1, 1)), None
-        scored = kept.scored[:1] if settings.sizes.is_large(*fit.coefficients.shape) else kept.scored
-        self.held_out = bool(scored)
-        parts = [(kept.training(k), kept.part(k)) for k in scored] or [(kept.rows, kept.rows)]
-        self._scored = [
+        """From rows under another loss, whose models are solved again without the edge."""
+        folds = kept.scored[:1] if settings.sizes.is_large(*fit.coefficients.shape) else kept.scored
+        parts = [(kept.training(k), kept.part(k)) for k in folds] or [(kept.rows, kept.rows)]
+        scored = [
             (TrainedOutcomes.of(fit, rows, loss, dispersion, settings), RowLosses(part, loss)) for rows, part in parts
         ]
-        self._total = TrainedOutcomes.of(fit, kept.rows, loss, dispersion, settings)
-        return self
+        total, width = TrainedOutcomes.of(fit, kept.rows, loss, dispersion, settings), len(fit.hub)
+        return cls(scored, total, bool(folds), np.zeros((1, 1)), np.arange(width), width)
 
     @one_blas_thread()
     def of_edge(self, i: int, j: int) -> EdgeEffect:
         """The effect of the edge between the tasks at positions i < j, whether there is one or not."""
         squares, rows = np.zeros((2, 2)), np.zeros(2)
-        for trained, scored in self._scored:
+        for trained, scored in self.scored:
             models = (trained.models, trained.models + trained.change(i, j))
             for k, each in enumerate(models):
                 of_task = 2.0 * scored.task_values(each)
                 squares[:, k] += of_task[[i, j]].sum(), of_task.sum()
             rows += scored.count[[i, j]].sum(), scored.count.sum()
-        after = self._total.models + self._total.change(i, j)
-        covariance = self._total.covariance_without(i, j, after)
-        if self._ratios is not None:
-            covariance = covariance + self._total.own_noise(i, j, self._ratios)
+        after = self.total.models + self.total.change(i, j)
+        covariance = self.total.covariance_without(i, j, after)
         pair, everyone = squares / np.where(rows > 0, rows, 1.0)[:, None]
-        means = np.broadcast_to(self._means, after.shape)[[i, j]]
-        models = self._total.models[[i, j]] + means, after[[i, j]] + means
-        effect = EdgeEffect(*models, covariance, pair, everyone)
-        return effect if self._columns is None else effect.on_columns(self._columns, self._width)
+        means = np.broadcast_to(self.means, after.shape)[[i, j]]
+        models = self.total.models[[i, j]] + means, after[[i, j]] + means
+        return EdgeEffect(*models, covariance, pair, everyone).on_columns(self.columns, self.width)
 
 
 def difference_covariance(system: TaskSystem, i: int, j: int) -> np.ndarray:
@@ -284,7 +297,7 @@ def difference_covariance(system: TaskSystem, i: int, j: int) -> np.ndarray:
 def near_tasks(system: TaskSystem, i: int, j: int, least: int) -> tuple[np.ndarray, TaskSystem]:
     """At least `least` tasks, within as few links of i or j as possible, and A restricted to them.
 
-    Where fewer tasks are connected to the two, all of these. The models of other tasks and the common model are held.
+    If fewer are connected to the two, all of them. The models of other tasks and the common model are held fixed.
     """
     tasks = np.array(sorted((i, j)))
     while len(tasks) < least:
@@ -297,7 +310,7 @@ def near_tasks(system: TaskSystem, i: int, j: int, least: int) -> tuple[np.ndarr
 
 
 def _held(system: TaskSystem, tasks: np.ndarray) -> TaskSystem:
-    """A on some tasks of a separable system, in rising order, while all others and the common model are held."""
+    """A on some tasks of a separable system, in rising order, with all others and the common model held fixed."""
     n, p = system.shape
     place = np.full(n, -1)
     place[tasks] = np.arange(len(tasks))

@@ -1,4 +1,4 @@
-"""Noise, standard errors, effects and evidence of a fitted state, each computed when it is first asked for."""
+"""Noise, standard errors, effects and evidence of a fitted state. Each is computed once, at the first call."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ggmtl.bilevel.level import STRAIGHT, GraphFit, on_its_columns
 from ggmtl.data.labels import locate_tasks
 from ggmtl.errors import InputError
 from ggmtl.evidence.level_value import LevelEvidence, level_evidence
+from ggmtl.evidence.task_noise import task_precisions
 from ggmtl.fit.family import Family
 from ggmtl.fit.levels import hub_level, independent_level
-from ggmtl.fit.path import noise_ratios as estimated_ratios
 from ggmtl.fit.state import FittedState
 from ggmtl.inference.attachment import among
 from ggmtl.inference.noise_variance import HeldOut
@@ -25,7 +25,10 @@ from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 
 @one_blas_thread()
 def noise_variance(state: FittedState, folded: FoldedLoss | None = None) -> float:
-    """σ² in scaled units, from the tasks that were fitted; `folded` are the scaled losses, where they are at hand."""
+    """σ² in scaled units, from the tasks that were fitted together.
+
+    `folded` are the scaled losses of the state, to save computing them again.
+    """
 
     def compute() -> float:
         losses, fitted = folded or state.folded(), state.fitted_tasks
@@ -36,10 +39,9 @@ def noise_variance(state: FittedState, folded: FoldedLoss | None = None) -> floa
 
 
 def noise_ratios(state: FittedState, folded: FoldedLoss | None = None) -> np.ndarray | None:
-    """σ_i²/σ² of every task, None where all are one.
+    """σ_i²/σ² of every task; None where all tasks have the same noise.
 
-    Under ``noise="auto"`` tasks that differ in noise have intervals of their own, also where their rows are not
-    weighted by it.
+    Under ``noise="auto"`` intervals follow the noise of the task even if its rows are not weighted by it.
     """
     fit, fitted = state.level, state.fitted_tasks
     if fit.precisions is not None:
@@ -49,10 +51,14 @@ def noise_ratios(state: FittedState, folded: FoldedLoss | None = None) -> np.nda
         if state.settings.noise == "common":
             return None
         total = among(fit, fitted).weighed((folded or state.folded()).total.of_tasks(fitted))
-        found = estimated_ratios(fit.hub, total, state.settings.sizes)
-        if found is None:
+        if total.n_tasks == 1 or state.settings.sizes.is_large(total.n_tasks, total.n_features):
             return None
-        # A task without rows, or one that was added later, gets the mean noise of all tasks.
+        unit = max(float(total.count.mean()), 1.0)
+        precisions = task_precisions(total, np.clip(fit.hub, 1e-6 * unit, 1e6 * unit))
+        if precisions is None:
+            return None
+        found = _relative_to_mean(1.0 / precisions, total)
+        # Tasks without rows, and tasks that were added later, get the mean noise of all tasks.
         ratios = np.ones(len(state.task_names))
         ratios[fitted] = np.where(total.count > 0, found, 1.0)
         return ratios
@@ -73,7 +79,7 @@ def posterior(state: FittedState) -> Posterior:
 
 
 def posterior_within(state: FittedState) -> Posterior:
-    """The posterior given the level, on average over levels: without what the averaged levels differ by."""
+    """The posterior with the weighted mean of the levels' covariances, without the spread between levels."""
 
     def compute() -> Posterior:
         state.rows("return_std=True")
@@ -84,9 +90,9 @@ def posterior_within(state: FittedState) -> Posterior:
 
 
 def _within_levels(state: FittedState, main: Posterior, loss: LeastSquares) -> Posterior:
-    """E Var(w | level) of the fitted tasks: one model for all and separate models have covariances of their own.
+    """E Var(w | level) of the fitted tasks.
 
-    Levels that vary the shared model, or link tasks beside it, are taken to be as certain as the main one.
+    The pooled level and separate models have covariances of their own. All other levels get that of the main one.
     """
     family, fitted, covariance = state.family, state.fitted_tasks, main.covariance.copy()
     for name, weight in family.weights.items():
@@ -98,18 +104,18 @@ def _within_levels(state: FittedState, main: Posterior, loss: LeastSquares) -> P
         # A file does not keep the ridge of separate models: it is learned again.
         again = kind == "independent" and narrow.ridge is None
         level = independent_level(rows, settings) if again else narrow
-        own = posterior_of(level, rows, settings, ratios=_relative_to_mean(noise_ratios(state), fitted, total))
+        ratios = noise_ratios(state)
+        ratios = None if ratios is None else _relative_to_mean(ratios[fitted], total)
+        own = posterior_of(level, rows, settings, ratios=ratios)
         if fit.columns is not None:
             own = own.on_columns(fit.columns, total.n_features)
         covariance[fitted] += weight * (own.noise / main.noise * own.covariance - main.covariance[fitted])
     return replace(main, covariance=covariance)
 
 
-def _relative_to_mean(ratios: np.ndarray | None, fitted: np.ndarray, total: LeastSquares) -> np.ndarray | None:
-    """σ_i² of the fitted tasks in units of that of the mean row."""
-    if ratios is None:
-        return None
-    return ratios[fitted] * (float(total.count.sum()) / max(float(ratios[fitted] @ total.count), np.finfo(float).tiny))
+def _relative_to_mean(variance: np.ndarray, loss: LeastSquares) -> np.ndarray:
+    """Variances of all tasks in units of their mean over rows."""
+    return variance * (float(loss.count.sum()) / max(float(variance @ loss.count), np.finfo(float).tiny))
 
 
 def standard_errors(state: FittedState) -> np.ndarray:
@@ -128,8 +134,7 @@ def _posterior(state: FittedState, folded: FoldedLoss) -> Posterior:
     joint = with_mean_doubt(joint, fit, total)
     if not state.attached:
         return joint
-    # A task that was added later has a prior of its own, with the others held fixed. With one model for all tasks it
-    # has none.
+    # A task that was added later has a covariance of its own, computed with the other models held fixed.
     pooled = not np.isfinite(fit.hub).all()
     blocks = np.empty((len(state.task_names), *joint.new_task.shape))
     blocks[fitted] = joint.covariance
@@ -140,7 +145,7 @@ def _posterior(state: FittedState, folded: FoldedLoss) -> Posterior:
 
 
 def deviations_of_levels(state: FittedState) -> list[tuple[float, np.ndarray]]:
-    """Weight and deviation from the average, shape (n, p), of every averaged level."""
+    """Weight of every averaged level, and its deviation from the average, shape (n, p)."""
     family = state.family
     if len(family.weights) == 1:
         return []
@@ -162,9 +167,9 @@ def effect_of(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Effect and standard error at values of a feature, in the units of the target (of log odds or log rates).
 
-    The effect is zero on average over the training rows, so that a prediction is the mean prediction for these and the
-    sum of all effects. `position` is that of a task; None asks for the common model. Standard errors are NaN where the
-    model was saved without statistics.
+    The effect is zero on average over the training rows, so a prediction is the mean prediction of these plus the sum
+    of all effects. `position` is that of a task; None stands for the common model. Standard errors are NaN in a model
+    that was saved without statistics.
     """
     rows = state.scaling.effect_rows(feature, values)
     model = state.common_model() if position is None else state.coefficients[position]
@@ -180,9 +185,9 @@ def effect_of(
 
 
 def own_range(state: FittedState, feature: int) -> np.ndarray | None:
-    """Where most rows of every task lie, two standard deviations about their mean, shape (n, 2).
+    """Range of a feature in every task, its mean plus and minus two standard deviations, shape (n, 2).
 
-    Beyond, the curve of a task follows that of other tasks. None without statistics; NaN for a task without rows.
+    None without statistics; NaN for a task without rows.
     """
     moments = _moments(state)
     if moments is None:
@@ -194,9 +199,10 @@ def own_range(state: FittedState, feature: int) -> np.ndarray | None:
 
 
 def own_departure(state: FittedState, feature: int) -> np.ndarray:
-    """By how much the effect of every task departs from the common one, shape (n,), in the units of the target.
+    """Size of the difference between every task's effect and the common one, shape (n,), in the units of the target.
 
-    The standard deviation of the difference over the task's own rows; without statistics, over the range of all rows.
+    It is the standard deviation of the difference over the task's own rows; without statistics, over the range of all
+    rows.
     """
     scaling, moments = state.scaling, _moments(state)
     rows = scaling.effect_rows(feature, scaling.default_grid(feature))
@@ -234,7 +240,7 @@ def evidence_of(state: FittedState, n_probes: int, seed: int) -> LevelEvidence:
 
 
 def check_evidence(family: Family, penalty: str) -> None:
-    """Refuse a level whose marginal likelihood is not known."""
+    """Raise an error for a level whose marginal likelihood is not known."""
     fit = family.best.on_its_columns()
     if fit.kind in ("pooled", "independent"):
         raise InputError(
@@ -250,9 +256,9 @@ def check_evidence(family: Family, penalty: str) -> None:
 
 
 def hub_alone(state: FittedState, fit: GraphFit, loss: LeastSquares) -> np.ndarray:
-    """Strengths of the hub without edges, of the columns that the fit uses.
+    """Strengths of the hub without edges, for the columns that the fit uses.
 
-    They are learned again where they were not kept, or from rows weighted otherwise.
+    They are learned again if they were not kept, or if the hub was learned with other row weights.
     """
     name = "hub" if fit.means is None else "described"
     known = state.family.levels.get(name if fit.columns is None else f"{name}{STRAIGHT}")

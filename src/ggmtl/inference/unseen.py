@@ -1,8 +1,8 @@
-"""Models of tasks without rows, from what is known about them, and how certain these are.
+"""Models of tasks without rows, predicted from their task features z, and their covariance.
 
 Given z of the task, w ~ N(w_0 + B z, σ²(diag(1/h) + (z̃ᵀ ⊗ I) S⁻¹ (z̃ ⊗ I))) with the S of
-:mod:`ggmtl.evidence.task_means`: the variance between tasks, and the error of w_0 and B. Near places have near columns
-z, so that B z is also what near tasks tell.
+:mod:`ggmtl.evidence.task_means`: the variance between tasks, and the error of w_0 and B. Near places have similar z, so
+B z carries over from near tasks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ggmtl.statistics.least_squares import LeastSquares
 
 
 def mean_doubt(fit: GraphFit, loss: LeastSquares, noise: float, z: np.ndarray, constant: float = 1.0) -> np.ndarray:
-    """Cov(w_0 + B z)/σ² for tasks of which z is known, shape (m, p, p); of B z alone with ``constant=0``."""
+    """Cov(w_0 + B z)/σ² for tasks with features z, shape (m, p, p); of B z alone with ``constant=0``."""
     if fit.means is None:
         return np.zeros((len(z), loss.n_features, loss.n_features))
     if fit.columns is not None:
@@ -38,9 +38,9 @@ def mean_doubt(fit: GraphFit, loss: LeastSquares, noise: float, z: np.ndarray, c
 
 
 def with_mean_doubt(joint: Posterior, fit: GraphFit, loss: LeastSquares) -> Posterior:
-    """The posterior of tasks with rows, the error of B included.
+    """The posterior of tasks with rows, with the error of B added.
 
-    A task's model is its mean B z_i and a deviation that its rows correct: K_i = I − (A⁻¹)_ii G_i of the error stays.
+    The rows of a task correct most of the error of its mean B z_i. The share K_i = I − (A⁻¹)_ii G_i remains.
     """
     if fit.means is None:
         return joint
@@ -50,7 +50,7 @@ def with_mean_doubt(joint: Posterior, fit: GraphFit, loss: LeastSquares) -> Post
 
 
 def known_of(state: FittedState, purpose: str) -> KnownTasks:
-    """What is known about the tasks of a model, or an error that says why `purpose` has nothing to use."""
+    """The task features of a model; an error that names `purpose` if the model was fitted without them."""
     if state.settings.known is None:
         raise InputError(
             f"{purpose} was given task_features, but the model was fitted without them. Fit it with task_features=."
@@ -59,7 +59,7 @@ def known_of(state: FittedState, purpose: str) -> KnownTasks:
 
 
 def encode_row(state: FittedState, row: TaskFeatures | None) -> np.ndarray | None:
-    """z of a single task, shape (q,); None where nothing is known about it."""
+    """z of a single task, shape (q,); None without task features."""
     known = state.settings.known
     if known is None or row is None:
         return None
@@ -84,7 +84,7 @@ def _by_level(state: FittedState, z: np.ndarray) -> list[tuple[float, np.ndarray
 def with_unseen(
     state: FittedState, joint: Posterior, ratios: np.ndarray | None, z: np.ndarray
 ) -> tuple[Posterior, np.ndarray | None]:
-    """The posterior and the ratios of noise, with unseen tasks after those of the model."""
+    """The posterior and the noise ratios, with unseen tasks appended to those of the model."""
     fit = among(state.level, state.fitted_tasks)
     if fit.means is None:
         blocks = np.broadcast_to(joint.new_task, (len(z), *joint.new_task.shape))

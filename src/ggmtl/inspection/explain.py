@@ -237,7 +237,7 @@ def removals_of(state: FittedState) -> EdgeRemovals:
                 return EdgeRemovals.of_rows(fit, rows, loss, state.outcome.dispersion, state.settings)
             folded = state.folded()
             noise_variance(state, folded)
-            return EdgeRemovals(fit, folded, state.settings, noise_ratios(state, folded))
+            return EdgeRemovals.of(fit, folded, state.settings, noise_ratios(state, folded))
 
     return state.once("removals", prepare)
 
