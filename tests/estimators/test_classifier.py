@@ -118,7 +118,8 @@ def test_a_task_with_one_class_has_a_finite_model(model):
 
 def test_the_weights_of_the_levels_sum_to_one(model):
     assert sum(model.blend_.values()) == pytest.approx(1.0)
-    assert [row["level"] for row in model.path_] == ["pooled", "common slopes", "hub", "graph", "independent"]
+    shared = ["common slopes", "hub", "hub, correlated"]
+    assert [row["level"] for row in model.path_] == ["pooled", *shared, "graph", "independent"]
     assert model.validation_error_ <= min(row["error"] for row in model.path_) * 1.02
     single = GGMTLClassifier(blend=False, random_state=0)
     assert single.fit(*fresh()[:2], tasks=fresh()[2]).blend_ in ({"graph": 1.0}, {"hub": 1.0})

@@ -44,6 +44,21 @@ def test_predictions_are_rates_times_the_exposure(model, rows):
     assert (deviation >= np.sqrt(rate * exposure)).all()
 
 
+def test_a_value_far_outside_the_training_rows_counts_as_the_end_of_their_range(model, rows, tmp_path):
+    """Half of the range is added at each end."""
+    X = rows[0]
+    low, high = X[:, 0].min(), X[:, 0].max()
+    ends = low - 0.5 * (high - low), high + 0.5 * (high - low)
+    at = np.array([[ends[0] - 30.0, 0.0], [ends[0], 0.0], [ends[1], 0.0], [ends[1] + 1e6, 0.0], [1.01 * high, 0.0]])
+    model.save(tmp_path / "counts.ggmtl")
+    for each in (model, load_model(tmp_path / "counts.ggmtl")):
+        rate = each.predict(at, tasks=np.zeros(5, dtype=int))
+        np.testing.assert_allclose(rate[[0, 3]], rate[[1, 2]], rtol=1e-12)
+        np.testing.assert_allclose(rate[1:3], np.exp(at[1:3] @ each.coef_[0] + each.intercept_[0]), rtol=1e-9)
+        np.testing.assert_allclose(rate[4], np.exp(at[4] @ each.coef_[0] + each.intercept_[0]), rtol=1e-12)
+    assert np.isfinite(model.predict_interval(at, tasks=np.zeros(5, dtype=int))).all()
+
+
 def test_coefficients_are_found(model):
     rng = np.random.default_rng(0)
     rng.standard_normal((600, 2))

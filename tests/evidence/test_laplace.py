@@ -6,7 +6,7 @@ from scipy.optimize import minimize
 
 from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.hub_strengths import learn_hub
-from ggmtl.evidence.laplace import LaplaceLoss, hub_covariance, hub_mode
+from ggmtl.evidence.laplace import LaplaceLoss, deviation_squares, hub_covariance, hub_mode, learn_correlated
 from ggmtl.losses.rowwise import LOSSES
 from ggmtl.losses.task_rows import sorted_rows
 
@@ -105,3 +105,60 @@ def test_strengths_are_found_where_rows_are_many():
     rows, _ = sorted_rows(design, (rng.random(len(task)) < mean).astype(float), task, 200)
     found = learn_hub(LaplaceLoss(rows, LOSSES["logistic"], np.zeros((200, 2))), np.arange(2), nats=0.01)
     np.testing.assert_allclose(found.hub, 4.0, rtol=0.3)
+
+
+@pytest.mark.parametrize("name", ["logistic", "poisson"])
+@pytest.mark.parametrize("noise", [1.0, 2.0])
+@pytest.mark.parametrize("ridge", RIDGES)
+def test_the_gradient_for_correlated_deviations_matches_central_differences(name, noise, ridge):
+    """∂f/∂S⁻¹ = ½(E − nS), against f from a general optimiser and dense determinants."""
+    loss, rng = make_loss(name, noise, ridge=ridge), np.random.default_rng(1)
+    root = rng.standard_normal((3, 3))
+    precision, n = root @ root.T + np.eye(3), loss.n_tasks
+    change = rng.standard_normal((3, 3))
+    change = change + change.T
+    square, models = deviation_squares(loss, precision)
+    slope = 0.5 * np.sum((square - n * np.linalg.inv(precision)) * change)
+    above, below = (dense_correlated(loss, precision + step * change) for step in (1e-3, -1e-3))
+    np.testing.assert_allclose((above[0] - below[0]) / 2e-3, slope, rtol=1e-4)
+    np.testing.assert_allclose(models, 0.5 * (above[1] + below[1]), atol=1e-4)
+
+
+def dense_correlated(loss, precision):
+    """f up to a constant, and the models, where deviations have the precision `precision`."""
+    n, p = loss.start.shape
+    pooled = n * precision + np.diag(loss.drawn())
+    prior = np.kron(np.eye(n), precision)
+    prior -= np.kron(np.ones((n, n)), precision @ np.linalg.solve(pooled, precision))
+
+    def objective(flat):
+        models = flat.reshape(n, p)
+        value = loss.rows.value(loss.loss, models) + 0.5 * flat @ prior @ flat
+        return value, loss.rows.gradient(loss.loss, models).ravel() + prior @ flat
+
+    found = minimize(objective, np.zeros(n * p), jac=True, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-9})
+    models = found.x.reshape(n, p)
+    # With the common model among the unknowns, the determinant of the prior is that of the deviations.
+    joint = np.zeros(((n + 1) * p, (n + 1) * p))
+    joint[: n * p, : n * p] = np.kron(np.eye(n), precision)
+    joint[n * p :, : n * p] = np.kron(np.ones((1, n)), -precision)
+    joint[: n * p, n * p :] = joint[n * p :, : n * p].T
+    joint[n * p :, n * p :] = pooled
+    for i, gram in enumerate(loss.rows.working_sums(loss.loss, models).gram):
+        joint[i * p : (i + 1) * p, i * p : (i + 1) * p] += gram
+    log_det = np.linalg.slogdet(joint)[1] - n * np.linalg.slogdet(precision)[1]
+    return found.fun / loss.noise + 0.5 * log_det, models
+
+
+def test_correlations_of_deviations_are_found():
+    rng, n = np.random.default_rng(0), 150
+    task, covariance = np.repeat(np.arange(n), 40), np.array([[1.0, 0.7], [0.7, 1.0]])
+    design = np.column_stack([rng.standard_normal(len(task)), np.ones(len(task))])
+    eta = np.einsum("rp,rp->r", design, rng.multivariate_normal([0.5, 0.0], covariance, n)[task])
+    for name, target in (
+        ("poisson", rng.poisson(np.exp(eta))),
+        ("logistic", rng.random(len(eta)) < 1.0 / (1.0 + np.exp(-eta))),
+    ):
+        loss = LaplaceLoss(sorted_rows(design, target.astype(float), task, n)[0], LOSSES[name], np.zeros((n, 2)))
+        precision = learn_correlated(loss, learn_hub(loss, np.arange(2)).hub, np.ones(2, dtype=bool))
+        np.testing.assert_allclose(np.linalg.inv(precision), covariance, atol=0.25)

@@ -1,5 +1,7 @@
 """Levels for other losses, and their average."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -147,7 +149,8 @@ def test_a_graph_without_strength_is_the_hub():
 def held_out(predictors, target, n_tasks=10):
     number = len(target)
     task = np.arange(number) % n_tasks
-    return HeldOutRows(np.array(predictors), target, np.ones(number), task, np.arange(number) % 3, n_tasks)
+    known = np.ones(number, dtype=bool)
+    return HeldOutRows(np.array(predictors), target, np.ones(number), task, np.arange(number) % 3, n_tasks, known)
 
 
 def test_a_level_that_is_much_better_gets_the_weight():
@@ -186,10 +189,21 @@ def test_the_weights_minimise_the_penalised_loss(name):
     slopes, importance = slope_errors(rows, loss, 0), block_importance(rows, loss)
 
     def objective(weights):
-        return importance @ loss.value(weights @ rows.predictors, target) + 0.25 * slopes @ weights
+        return importance @ loss.value(weights @ rows.predictors, target) + 0.5 * slopes @ weights
 
     grid = [np.array([a, b, 1 - a - b]) for a in np.linspace(0, 1, 41) for b in np.linspace(0, 1 - a, 41)]
     assert objective(alpha) <= min(map(objective, grid)) + 0.05
+
+
+def test_rows_of_tasks_that_nothing_is_known_of_do_not_count():
+    rng = np.random.default_rng(2)
+    target = rng.integers(0, 2, 400).astype(float)
+    rows = held_out(rng.standard_normal((2, 400)) + target - 0.5, target)
+    known = rows.task > 1
+    inverted = replace(rows, target=np.where(known, target, 1.0 - target), known=known)
+    weights = average_weights(replace(rows, known=known), LOSSES["logistic"], 0)
+    np.testing.assert_array_equal(average_weights(inverted, LOSSES["logistic"], 0), weights)
+    assert np.abs(average_weights(rows, LOSSES["logistic"], 0) - weights).max() > 1e-3
 
 
 def test_the_cross_fitted_average_does_not_see_the_fold():

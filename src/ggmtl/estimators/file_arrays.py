@@ -100,6 +100,7 @@ _RULES = {
     "information": Rule("p"),
     "count": Rule("n", kind="fi"),
     "null": Rule("n", least=0),
+    "limits": Rule("2 p"),
     "scores.groups": Rule("y 4", also=_not_finite),
     # A task whose held-out rows have one class has no AUC.
     "scores.*": Rule("n", also=_not_finite),

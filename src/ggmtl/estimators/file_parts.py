@@ -189,7 +189,7 @@ def pack_outcome(state: FittedState, arrays: Arrays) -> dict[str, Any]:
     for k, name in enumerate(state.family.levels):
         if name in state.family.kept:
             arrays |= packed(f"level {k}.", outcome.levels[name], ("new_task", "ridge"))
-    arrays |= packed("", outcome, ("common", "information", "null"))
+    arrays |= packed("", outcome, ("common", "information", "null", "limits"))
     arrays |= {"covariance": upper(outcome.covariance).astype(np.float32), "count": state.given["count"]}
     scores = packed("scores.", outcome.scores, _SCORES)
     arrays |= {name: values.astype(np.float32) for name, values in scores.items()}
@@ -216,6 +216,9 @@ def unpack_outcome(content: dict[str, Any], arrays: Arrays, family: Family) -> O
     )
     if scores.auc is not None and scores.brier is None:
         raise ValueError("a model of counts has no AUC")
+    limits = arrays.get("limits")
+    if limits is not None and (limits[0] > limits[1]).any():
+        raise ValueError("the limits of a column do not rise")
     return OutcomeFamily(
         levels=levels,
         weights=dict(family.weights),
@@ -229,6 +232,7 @@ def unpack_outcome(content: dict[str, Any], arrays: Arrays, family: Family) -> O
         scores=scores,
         preferred=str(content["preferred"]),
         loss=str(content["loss"]),
+        limits=limits,
     )
 
 

@@ -60,6 +60,15 @@ class StateEstimator(TaskEstimator):
         check_is_fitted(self, "coef_")
         return "squared" if self.state_.outcome is None else self.state_.outcome.loss
 
+    def _read_rows(self, X: Any, tasks: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        matrix, labels = super()._read_rows(X, tasks)
+        state = getattr(self, "state_", None)
+        if state is not None and state.outcome is not None and state.outcome.limits is not None:
+            center, scale = self.scaling_.center, self.scaling_.scale
+            low, high = (center + scale * end[: len(scale)] for end in state.outcome.limits)
+            matrix = np.clip(matrix, low, high)
+        return matrix, labels
+
     def _show(self, state: FittedState) -> Self:
         """Hold a state, and set the fitted attributes from it."""
         self._form, self.scaling_ = state.form, state.scaling

@@ -14,6 +14,7 @@ an inverse Wishart prior about the hub. A step from S to S⁺ goes on to S^½ (S
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ _ROUNDS, _POWER = 6, 1.7
 _SHRINKING, _BOUNDS = 1e-6, (1e-4, 1e4)
 
 
-class _Moments(NamedTuple):
+class Moments(NamedTuple):
     """Posterior moments of the models under given S: means, μ, D⁻¹, K and (ΣM)⁻¹."""
 
     models: np.ndarray
@@ -36,10 +37,16 @@ class _Moments(NamedTuple):
     kept: np.ndarray
     spread: np.ndarray
 
+    def expected(self, apart: np.ndarray, noise: float) -> np.ndarray:
+        """E, shape (p, p), for deviations w_i − μ of these means and σ² = `noise`."""
+        square = apart.T @ apart / noise + self.inverse.sum(axis=0)
+        square += np.einsum("nka,nla->kl", self.kept @ self.spread, self.kept)
+        return square
+
 
 def models_under(loss: LeastSquares, precision: np.ndarray) -> np.ndarray:
     """Models of all tasks, shape (n, p), where S⁻¹, shape (p, p), is known."""
-    return _moments(loss, precision).models
+    return moments_under(loss, precision).models
 
 
 def correlated_models(
@@ -49,33 +56,57 @@ def correlated_models(
 
     Coefficients that are not `free` (all are by default) keep the strength of the hub, and go with no other.
     """
-    n, p = loss.moment.shape
-    tied = np.arange(p) if free is None else np.flatnonzero(free)
-    unit = max(float(loss.count.mean()), 1.0)
+
+    def expected(precision: np.ndarray) -> np.ndarray:
+        at = moments_under(loss, precision)
+        apart = at.models - at.common
+        quadratic = 2.0 * loss.value(at.models) + float(np.einsum("nk,nk->", apart @ precision, apart))
+        return at.expected(apart, misfit(loss, quadratic)[1])
+
+    precision = learn_precision(expected, loss.n_tasks, max(float(loss.count.mean()), 1.0), hub, free)
+    return models_under(loss, precision), precision
+
+
+def learn_precision(
+    expected: Callable[[np.ndarray], np.ndarray], n: int, unit: float, hub: np.ndarray, free: np.ndarray | None = None
+) -> np.ndarray:
+    """S⁻¹, shape (p, p), by the steps above from the strengths of the hub on.
+
+    Parameters
+    ----------
+    expected : callable
+        E for S⁻¹.
+    n : int
+        Number of tasks.
+    unit : float
+        Rows of a task.
+    hub : array of shape (p,)
+    free : array of bool, shape (p,), optional
+        Coefficients that are learned; the others keep the strength of the hub.
+    """
+    tied = np.arange(len(hub)) if free is None else np.flatnonzero(free)
     first = np.diag(1.0 / np.clip(hub[tied], _BOUNDS[0] * unit, _BOUNDS[1] * unit))
     covariance, weight = first, len(tied) + 1.0
     precision = np.diag(hub)
     precision[np.ix_(tied, tied)] = np.linalg.inv(covariance)
     for _ in range(_ROUNDS - 1):
-        models, common, inverse, kept, spread = _moments(loss, precision)
-        apart = models - common
-        quadratic = 2.0 * loss.value(models) + float(np.einsum("nk,nk->", apart @ precision, apart))
-        expected = apart.T @ apart / misfit(loss, quadratic)[1] + inverse.sum(axis=0)
-        expected += np.einsum("nka,nla->kl", kept @ spread, kept)
-        step = (expected[np.ix_(tied, tied)] + weight * first) / (n + weight)
+        step = (expected(precision)[np.ix_(tied, tied)] + weight * first) / (n + weight)
         covariance = _lengthened(covariance, 0.5 * (step + step.T))
         precision[np.ix_(tied, tied)] = np.linalg.inv(covariance)
-    return models_under(loss, precision), precision
+    return precision
 
 
-def _moments(loss: LeastSquares, precision: np.ndarray) -> _Moments:
+def moments_under(loss: LeastSquares, precision: np.ndarray, common_ridge: np.ndarray | None = None) -> Moments:
+    """Posterior moments; the common model has a flat prior, or a precision `common_ridge` of shape (p,)."""
     inverse = np.linalg.inv(loss.gram + precision)
     kept = np.eye(len(precision)) - inverse @ precision
     information = precision @ kept.sum(axis=0)
+    if common_ridge is not None:
+        information = information + np.diag(common_ridge)
     spread = np.linalg.pinv(0.5 * (information + information.T), hermitian=True)
     common = spread @ (precision @ np.einsum("nkl,nl->k", inverse, loss.moment))
     models = np.matmul(inverse, (loss.moment + precision @ common)[..., None])[..., 0]
-    return _Moments(models, common, inverse, kept, spread)
+    return Moments(models, common, inverse, kept, spread)
 
 
 def _lengthened(covariance: np.ndarray, step: np.ndarray) -> np.ndarray:

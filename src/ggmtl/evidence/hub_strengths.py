@@ -238,14 +238,18 @@ def learn_hub_by_feature(
     return best if sample is loss else replace(best, evidence=hub_evidence(loss, best.hub))
 
 
-def learn_hub_of_slopes(loss: LeastSquares, varying: np.ndarray, hub: np.ndarray, sizes: Sizes = SIZES) -> np.ndarray:
+def learn_hub_of_slopes(
+    loss: LeastSquares, varying: np.ndarray, hub: np.ndarray, sizes: Sizes = SIZES, free: float | None = _FREE
+) -> np.ndarray:
     """Strengths, shape (p,), where every task has an intercept of its own, from those of the hub.
 
-    The last coefficient is the intercept. Evidence takes intercepts for drawn whatever the features are; where they go
-    with the features (a lag carries the level of its series), only rows of the same task tell the slopes.
+    The last coefficient is the intercept: `free` is its strength in units of the rows of a task; None leaves that of
+    the hub. Evidence takes intercepts for drawn whatever the features are; where they go with the features (a lag
+    carries the level of its series), only rows of the same task tell the slopes.
     """
     start, shrinkage = hub.copy(), _SHRINKAGES[len(_SHRINKAGES) // 2]
-    start[-1] = _FREE * _rows_of_a_task(loss)
+    if free is not None:
+        start[-1] = free * _rows_of_a_task(loss)
     learn = partial(learn_hub, _sampled(loss, sizes.hub_sample), np.arange(len(hub)), start=start, nats=_NATS)
     return learn(shrinkage=shrinkage, pulled=varying, held=~varying, max_iter=_MOST_STEPS).hub
 

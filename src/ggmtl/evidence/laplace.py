@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ggmtl.evidence.correlated import learn_precision, moments_under
 from ggmtl.evidence.hub import HubEvidence, hub_evidence, information, task_inverses
 from ggmtl.losses.rowwise import RowLoss
 from ggmtl.losses.task_rows import Mode, TaskRows, newton, row_quadratics
@@ -75,23 +76,55 @@ class LaplaceLoss:
 
 
 def hub_mode(loss: LaplaceLoss, hub: np.ndarray, ridge: float = 1e-10) -> Mode:
-    """The models that minimise J beside a hub of these strengths."""
+    """The models that minimise J beside a hub of these strengths; S⁻¹ of shape (p, p) stands for correlated ones."""
     drawn = loss.drawn()
 
     def penalty(models: np.ndarray) -> float:
         common = common_model(models, hub, drawn)
-        spread = hub @ ((models - common) ** 2).sum(axis=0)
+        apart = models - common
+        spread = hub @ (apart**2).sum(axis=0) if hub.ndim == 1 else np.einsum("nk,nk->", apart @ hub, apart)
         return 0.5 * float(spread + drawn @ common**2 + ridge * (models**2).sum())
 
     def solve(sums: LeastSquares) -> np.ndarray:
-        return hub_evidence(sums, hub, ridge, loss.common_ridge).coefficients
+        if hub.ndim == 1:
+            return hub_evidence(sums, hub, ridge, loss.common_ridge).coefficients
+        return moments_under(sums, hub, loss.common_ridge).models
 
     return newton(loss.rows, loss.loss, loss.start, solve, penalty, noise=loss.noise)
 
 
 def common_model(models: np.ndarray, hub: np.ndarray, common_ridge: np.ndarray) -> np.ndarray:
-    """μ = hΣw/(nh + r), shape (p,)."""
-    return hub * models.sum(axis=0) / (len(models) * hub + common_ridge)
+    """μ = hΣw/(nh + r), shape (p,); S⁻¹ may stand for h."""
+    if hub.ndim == 1:
+        return hub * models.sum(axis=0) / (len(models) * hub + common_ridge)
+    return np.linalg.solve(len(models) * hub + np.diag(common_ridge), hub @ models.sum(axis=0))
+
+
+def learn_correlated(loss: LaplaceLoss, hub: np.ndarray, free: np.ndarray) -> np.ndarray:
+    """S⁻¹ of deviations that are correlated, shape (p, p), from the strengths of the hub on.
+
+    The steps are those of :mod:`ggmtl.evidence.correlated` at the models V̂, with the deviations of the posterior means
+    V̂ − q: to first order in q, that is the last term of ∂f/∂h.
+    """
+    here = loss
+
+    def expected(precision: np.ndarray) -> np.ndarray:
+        nonlocal here
+        square, models = deviation_squares(here, precision)
+        here = replace(here, start=models)
+        return square
+
+    return learn_precision(expected, loss.n_tasks, max(float(loss.count.mean()), 1.0), hub, free)
+
+
+def deviation_squares(loss: LaplaceLoss, precision: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """E, shape (p, p), such that ∂f/∂S⁻¹ = ½(E − nS), and V̂."""
+    mode, drawn = hub_mode(loss, precision, 0.0), loss.drawn()
+    models = mode.coefficients
+    ahead = follow(loss, models, mode.sums.gram, precision, 0.0)
+    apart, change = (each - common_model(each, precision, drawn) for each in (models, ahead))
+    square = moments_under(mode.sums, precision, loss.common_ridge).expected(apart, loss.noise)
+    return square - (apart.T @ change + change.T @ apart), models
 
 
 @hub_evidence.register
@@ -126,8 +159,13 @@ def follow(loss: LaplaceLoss, models: np.ndarray, gram: np.ndarray, hub: np.ndar
 def beside_hub(right: np.ndarray, hub: np.ndarray, inverse: np.ndarray, spread: np.ndarray) -> np.ndarray:
     """A⁻¹ times `right`, of shape (n, p), from D_i⁻¹ and S of :func:`hub_covariance`."""
     alone = np.matmul(inverse, right[..., None])[..., 0]
-    common = spread @ (hub * alone.sum(axis=0))
-    return alone + np.matmul(inverse, (hub * common)[..., None])[..., 0]
+    common = spread @ _pull(hub, alone.sum(axis=0))
+    return alone + np.matmul(inverse, _pull(hub, common)[..., None])[..., 0]
+
+
+def _pull(hub: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """Hv, where strengths of shape (p,) are the diagonal of H."""
+    return hub * vector if hub.ndim == 1 else hub @ vector
 
 
 def volume_slope(rows: TaskRows, loss: RowLoss, models: np.ndarray, blocks: np.ndarray) -> np.ndarray:
@@ -168,12 +206,16 @@ def hub_covariance(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(A⁻¹)_ii and D_i⁻¹ of every task, and S, the covariance of the common model.
 
-    (A⁻¹)_ii = D_i⁻¹ + D_i⁻¹HSHD_i⁻¹ with D_i = G_i + H + ρ and S⁻¹ = r + Σ_i HD_i⁻¹(G_i + ρ).
+    (A⁻¹)_ii = D_i⁻¹ + D_i⁻¹HSHD_i⁻¹ with D_i = G_i + H + ρ and S⁻¹ = r + Σ_i HD_i⁻¹(G_i + ρ). H is diag(h),
+    or a matrix of shape (p, p).
     """
-    inverse, _ = task_inverses(gram, hub + ridge)
-    pooled = information(gram, ridge, inverse) * hub
+    if hub.ndim == 1:
+        inverse, _ = task_inverses(gram, hub + ridge)
+        pooled, reach = information(gram, ridge, inverse) * hub, inverse * hub
+    else:
+        inverse = np.linalg.inv(gram + hub + ridge * np.eye(len(hub)))
+        pooled, reach = information(gram, ridge, inverse) @ hub, inverse @ hub
     if common_ridge is not None:
         pooled = pooled + np.diag(common_ridge)
     spread = np.linalg.inv(0.5 * (pooled + pooled.T))
-    reach = inverse * hub
     return inverse + reach @ spread @ reach.transpose(0, 2, 1), inverse, spread

@@ -42,7 +42,7 @@ _LEAST_NOISE = 1e-9
 _TASK_GROUPS = 5
 # Standard errors by which a level must beat the preferred one. With zero, chance gives weights to levels that are no
 # better than the shared model; with one or more, part of the gain on the panels of benchmarks/panels.py is lost.
-_CAUTION = 0.5
+CAUTION = 0.5
 # Coverage of the intervals of gains.
 _COVERAGE = 0.95
 # Levels that the average is compared with.
@@ -181,7 +181,7 @@ def level_weights(errors: FoldErrors, importance: np.ndarray, reference: int) ->
     near = near if reference in near else np.append(near, reference)
     slopes = 2.0 * (by_task[:, near, reference] - by_task[:, [reference], reference])
     number = len(slopes)
-    caution = _CAUTION * np.sqrt(((slopes - slopes.mean(axis=0)) ** 2).sum(axis=0) * number / max(number - 1, 1))
+    caution = CAUTION * np.sqrt(((slopes - slopes.mean(axis=0)) ** 2).sum(axis=0) * number / max(number - 1, 1))
     found = simplex_minimum(total[np.ix_(near, near)], caution, int(np.flatnonzero(near == reference)[0]))
     weights = np.zeros(len(total))
     weights[near] = np.where(found >= LEAST_WEIGHT, found, 0.0)

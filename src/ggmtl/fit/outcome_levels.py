@@ -2,7 +2,9 @@
 
     pooled        one model for all, its ridge learned
     common slopes the same slopes, and intercepts drawn to their mean as strongly as Laplace's evidence says
+    intercepts    for counts: partly shared slopes, and intercepts that are hardly drawn to their mean
     hub           a shared model and deviations; strengths by the evidence of working sums (PQL), then by Laplace's
+    correlated    the same with deviations that are correlated
     graph         the search for edges on the working sums of the hub's optimum, then Newton's method beside the edges
     independent   every task alone: slopes drawn to zero and intercepts to their mean, as strongly as the evidence says
 
@@ -18,10 +20,17 @@ import numpy as np
 
 from ggmtl.bilevel.level import GraphFit, Settings
 from ggmtl.evidence.hub import hub_evidence
-from ggmtl.evidence.hub_strengths import learn_hub_by_feature, minimize_logs
-from ggmtl.evidence.laplace import LaplaceLoss, beside_hub, hub_covariance, hub_mode, predicting_models
+from ggmtl.evidence.hub_strengths import learn_hub_by_feature, learn_hub_of_slopes, minimize_logs
+from ggmtl.evidence.laplace import (
+    LaplaceLoss,
+    beside_hub,
+    hub_covariance,
+    hub_mode,
+    learn_correlated,
+    predicting_models,
+)
 from ggmtl.evidence.search import learn_by_evidence
-from ggmtl.fit.levels import covariance_root
+from ggmtl.fit.levels import CORRELATED, covariance_root
 from ggmtl.graph.candidates import CandidateEdges, search_for
 from ggmtl.losses.rowwise import RowLoss
 from ggmtl.losses.task_rows import Mode, TaskRows, newton
@@ -44,6 +53,8 @@ _LEAST_DISPERSION = 1.0
 _RIDGE = 1e-10
 # The search for the strength of intercepts ends where a change by one of its logarithm gains less than so many nats.
 _SETTLED_SLOPE = 0.01
+# Standard deviation, in logarithms, of rates that are hardly drawn to their mean: most lie within a factor of fifty.
+_WIDE = 2.0
 # Strength that leaves nothing of a slope to its task, in units of the tasks' curvature.
 _ALL_COMMON = 1e5
 
@@ -85,9 +96,15 @@ def learn_outcome_levels(
     pooled = pooled_level(rows, loss, settings.slopes, dispersion)
     hub, mode = hub_level(rows, loss, settings, pooled, dispersion)
     levels = {"pooled": pooled}
-    if settings.slopes.any() and not settings.slopes.all():
+    varied = settings.slopes.any() and not settings.slopes.all()
+    if varied:
         levels[COMMON_SLOPES] = intercept_level(rows, loss, settings.slopes, hub.fit, pooled, dispersion)
+    small = settings.blend and not settings.sizes.is_large(rows.n_tasks, rows.n_features)
+    if varied and small and loss.exponential:
+        levels["intercepts"] = separate_intercepts(rows, loss, settings, hub.fit, pooled, dispersion)
     levels["hub"] = hub
+    if small and rows.n_features > 1:
+        levels[CORRELATED] = correlated_level(rows, loss, settings, hub.fit, pooled, dispersion)
     if graph:
         linked = graph_level(rows, loss, settings, task_names, hub.fit, mode)
         levels |= {} if linked is None else {"graph": linked}
@@ -120,14 +137,35 @@ def hub_level(
 
 
 def _hub_at(laplace: LaplaceLoss, name: str, hub: np.ndarray, value: float) -> tuple[OutcomeLevel, Mode]:
-    """The level of a hub of these strengths, and its optimum."""
+    """The level of a hub of these strengths (or of correlated deviations of precision `hub`), and its optimum."""
     mode, dispersion = hub_mode(laplace, hub), laplace.noise
     blocks, inverse, spread = hub_covariance(mode.sums.gram, hub, _RIDGE, laplace.common_ridge)
     solve = partial(beside_hub, hub=hub, inverse=inverse, spread=spread)
     models = predicting_models(laplace.rows, laplace.loss, mode.coefficients, blocks, solve)
-    new_task = dispersion * (spread + np.diag(1.0 / hub))
-    fit = _without_edges(name, hub, models, value)
-    return OutcomeLevel(fit, dispersion * blocks, new_task, np.zeros(len(hub))), mode
+    deviations = np.diag(1.0 / hub) if hub.ndim == 1 else np.linalg.inv(hub)
+    fit = _without_edges(name, hub if hub.ndim == 1 else 1.0 / np.diag(deviations), models, value)
+    if hub.ndim > 1:
+        fit = replace(fit, precision=hub)
+    return OutcomeLevel(fit, dispersion * blocks, dispersion * (spread + deviations), np.zeros(len(hub))), mode
+
+
+def separate_intercepts(
+    rows: TaskRows, loss: RowLoss, settings: Settings, hub: GraphFit, pooled: OutcomeLevel, dispersion: float = 1.0
+) -> OutcomeLevel:
+    """Partly shared slopes, and rates that are hardly drawn to their mean; the search begins at the hub."""
+    laplace = LaplaceLoss(rows, loss, hub.coefficients, dispersion, pooled.ridge)
+    strength = np.where(settings.slopes, hub.hub, np.minimum(hub.hub, dispersion / _WIDE**2))
+    found = learn_hub_of_slopes(laplace, settings.varying, strength, settings.sizes, free=None)  # pyright: ignore[reportArgumentType]
+    return _hub_at(laplace, "intercepts", found, float("nan"))[0]
+
+
+def correlated_level(
+    rows: TaskRows, loss: RowLoss, settings: Settings, hub: GraphFit, pooled: OutcomeLevel, dispersion: float = 1.0
+) -> OutcomeLevel:
+    """The common model, and deviations that are correlated."""
+    laplace = LaplaceLoss(rows, loss, hub.coefficients, dispersion, pooled.ridge)
+    free = settings.varying | ~settings.slopes
+    return _hub_at(laplace, CORRELATED, learn_correlated(laplace, hub.hub, free), float("nan"))[0]
 
 
 def intercept_level(
@@ -269,14 +307,16 @@ def separate_level(rows: TaskRows, loss: RowLoss, slopes: np.ndarray, dispersion
 def separate_mode(
     rows: TaskRows, loss: RowLoss, start: np.ndarray, ridge: np.ndarray, centre: np.ndarray, dispersion: float = 1.0
 ) -> Mode:
-    """The models that minimise the loss plus ½ Σ_k ρ_k Σ_i (w_i − centre)_k²."""
+    """The models that minimise the loss plus ½ Σ_i (w_i − centre)ᵀR(w_i − centre); `ridge` is R, or its diagonal."""
+    pull = np.diag(ridge) if ridge.ndim == 1 else ridge
 
     def solve(sums: LeastSquares) -> np.ndarray:
-        right = sums.moment + ridge * centre
-        return np.linalg.solve(sums.gram + np.diag(ridge), right[..., None])[..., 0]
+        right = sums.moment + centre @ pull
+        return np.linalg.solve(sums.gram + pull, right[..., None])[..., 0]
 
     def penalty(models: np.ndarray) -> float:
-        return 0.5 * float(((models - centre) ** 2).sum(axis=0) @ ridge)
+        apart = models - centre
+        return 0.5 * float(np.einsum("nk,nk->", apart @ pull, apart))
 
     return newton(rows, loss, start, solve, penalty, noise=dispersion)
 
@@ -315,9 +355,10 @@ def common_covariance(
             parts.append(weight * level.new_task)
         elif (hub > 0).all():
             gram = rows.working_sums(loss, level.fit.coefficients).gram
-            _, inverse, spread = hub_covariance(gram, hub, _RIDGE, levels["pooled"].ridge)
+            pull = np.diag(hub) if level.fit.precision is None else level.fit.precision
+            _, inverse, spread = hub_covariance(gram, pull, _RIDGE, levels["pooled"].ridge)
             alone = inverse.sum(axis=0)
-            parts.append(weight * dispersion * (alone + (alone * hub) @ spread @ (alone * hub).T) / n**2)
+            parts.append(weight * dispersion * (alone + (alone @ pull) @ spread @ (alone @ pull).T) / n**2)
         else:
             parts.append(weight * level.covariance.mean(axis=0) / n)
     return np.sum(parts, axis=0)

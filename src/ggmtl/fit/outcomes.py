@@ -13,6 +13,7 @@ import numpy as np
 from ggmtl.bilevel.level import Settings
 from ggmtl.fit.average import COMPARED, Average, fold_variance
 from ggmtl.fit.held_out import FoldErrors
+from ggmtl.fit.levels import CORRELATED
 from ggmtl.fit.order import Order
 from ggmtl.fit.outcome_levels import (
     OutcomeLevel,
@@ -64,6 +65,8 @@ class OutcomeFamily:
         The level that the evidence prefers.
     loss : str
         Name of the loss.
+    limits : array of shape (2, p), optional
+        Lowest and highest value of every column that predictions take as it is, for counts: beyond, the end counts.
     """
 
     levels: dict[str, OutcomeLevel]
@@ -78,6 +81,7 @@ class OutcomeFamily:
     scores: OutcomeScores
     preferred: str
     loss: str
+    limits: np.ndarray | None = None
 
     @property
     def coefficients(self) -> np.ndarray:
@@ -138,6 +142,7 @@ def _back(family: OutcomeFamily, order: Order) -> OutcomeFamily:
         common=family.common[square],
         information=family.information[columns],
         scores=family.scores.at(tasks),
+        limits=None if family.limits is None else family.limits[:, columns],
     )
 
 
@@ -180,6 +185,7 @@ def _fit_in_order(
         score_outcomes(rows, loss, seen, predictor, dispersion, folds),
         preferred,
         loss.name,
+        rows.limits() if loss.exponential else None,
     )
 
 
@@ -197,13 +203,14 @@ def _scored(
     """The average where there is one, errors of the levels, losses of the base rate, and η of the held-out rows."""
     held_out, null = _held_out(rows, loss, settings, task_names, folds, scored, levels, dispersion)
     names = list(levels)
-    place = names.index(preferred)
     errors = FoldErrors(
         np.stack([_by_block(held_out, loss, part, scored) for part in held_out.predictors]),
         np.array([np.bincount(held_out.task, held_out.weight * (held_out.fold == k), rows.n_tasks) for k in scored]),
         measure=loss.measure,
     )
-    average, predictor = None, held_out.predictors[place]
+    average, predictor = None, held_out.predictors[names.index(preferred)]
+    shared = [preferred] if preferred == "graph" else [name for name in ("hub", CORRELATED) if name in names]
+    place = min(map(names.index, shared or [preferred]), key=errors.mean().__getitem__)
     if settings.blend and len(names) > 1:
         predictor = cross_fitted_predictor(held_out, loss, place)
         average = _average(held_out, loss, names, place, predictor, errors, scored)
@@ -254,7 +261,8 @@ def _dispersion(
         return found
     excess = np.zeros(rows.n_tasks)
     for k in scored:
-        rest, part = rows.take(folds != k), rows.take(folds == k)
+        rest = rows.take(folds != k)
+        part = rows.take(folds == k).seen_from(rest, loss)
         pooled = pooled_level(rest, loss, settings.slopes)
         # The dispersion that the rows of the other folds show.
         own = learned_dispersion(rest, loss, settings, pooled)
@@ -279,20 +287,28 @@ def _held_out(
     """What every level predicts for rows it has not seen, and the base rate's predictor of these rows."""
     used = np.flatnonzero(np.isin(folds, scored))
     predictors, null = np.empty((len(levels), len(rows.task))), np.empty(len(rows.task))
+    known = np.zeros(len(rows.task), dtype=bool)
     for k in scored:
         logger.info("learning again without fold %d of %d", k + 1, int(folds.max()) + 1)
         rest, here = rows.take(folds != k), np.flatnonzero(folds == k)
-        part = rows.take(here)
+        part = rows.take(here).seen_from(rest, loss)
         own = learn_outcome_levels(rest, loss, settings, task_names, dispersion, graph="graph" in levels)
         for place, name in enumerate(levels):
             # Where the rows of the other folds support no graph, the hub is what they would have given.
             level = own.get(name, own.get("hub", own["independent"]))
             variance = row_quadratics(part.design, level.covariance, part.task)
             predictors[place, here] = moderated(loss, part.predictor(level.fit.coefficients), variance)
+        known[here] = rest.count[part.task] > 0
         base = null_model(rest, loss, settings.slopes)
         null[here] = part.design @ base + part.offset
     held_out = HeldOutRows(
-        predictors[:, used], rows.target[used], rows.weight[used], rows.task[used], folds[used], rows.n_tasks
+        predictors[:, used],
+        rows.target[used],
+        rows.weight[used],
+        rows.task[used],
+        folds[used],
+        rows.n_tasks,
+        known[used],
     )
     return held_out, null[used]
 

@@ -2,12 +2,13 @@
 
 Every level gives a linear predictor per row, E of shape (levels, rows). The weights minimise
 
-    Σ_r b_r ω_r ℓ(Σ_ℓ α_ℓ E_ℓr, y_r) + ¼ Σ_ℓ s_ℓ α_ℓ      over α ≥ 0, Σ_ℓ α_ℓ = 1 ,
+    Σ_r b_r ω_r ℓ(Σ_ℓ α_ℓ E_ℓr, y_r) + ½ Σ_ℓ s_ℓ α_ℓ      over α ≥ 0, Σ_ℓ α_ℓ = 1 ,
 
 a convex problem. s_ℓ is the standard error, over tasks, of the slope of the first sum from the preferred level towards
-level ℓ: a level takes weight from the preferred one only where held-out rows ask for it beyond that. Slopes of single
-tasks are cut at twice their usual distance from the median. b_r counts the rows less that no level explains, by task
-and fold, under the Poisson loss, where they could outweigh all others.
+level ℓ: a level takes weight from the preferred one only where held-out rows support it beyond that. Slopes of single
+tasks are cut at twice their usual distance from the median. b_r counts rows less that no level explains, by task and
+fold, under the Poisson loss, where they could outweigh all others. Rows whose task has no row in another fold are left
+out: nothing was known about their task, whereas every task of the final model has rows.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import minimize
 
+from ggmtl.fit.average import CAUTION, LEAST_WEIGHT
 from ggmtl.losses.rowwise import RowLoss
 
-# Weights below this are dropped: nobody would see them.
-_LEAST = 0.01
-# Share of a standard error that a level has to be better by, and multiples of what is usual that count in full.
-_CAUTION, _OUTLYING = 0.25, 2.0
+# Multiples of what is usual that count in full.
+_OUTLYING = 2.0
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class HeldOutRows:
     target, weight : arrays of shape (rows,)
     task, fold : arrays of int, shape (rows,)
     n_tasks : int
+    known : array of bool, shape (rows,)
+        Whether the task of the row has rows in other folds, as every task has in the final model.
     """
 
     predictors: np.ndarray
@@ -44,6 +46,7 @@ class HeldOutRows:
     task: np.ndarray
     fold: np.ndarray
     n_tasks: int
+    known: np.ndarray
 
     def among(self, rows: np.ndarray) -> HeldOutRows:
         """Some of the rows."""
@@ -54,6 +57,7 @@ class HeldOutRows:
             self.task[rows],
             self.fold[rows],
             self.n_tasks,
+            self.known[rows],
         )
 
 
@@ -63,11 +67,13 @@ def average_weights(held_out: HeldOutRows, loss: RowLoss, preferred: int) -> np.
     first = np.eye(number)[preferred]
     if number == 1:
         return first
+    if held_out.known.any():
+        held_out = held_out.among(held_out.known)
     held_out = replace(held_out, weight=held_out.weight * block_importance(held_out, loss))
     # In units of the preferred level's loss: the optimizer's steps suit values about one.
     reference = float(held_out.weight @ loss.value(held_out.predictors[preferred], held_out.target))
     total = max(reference, float(np.finfo(float).tiny) * float(held_out.weight.sum()))
-    spread = _CAUTION * slope_errors(held_out, loss, preferred) / total
+    spread = CAUTION * slope_errors(held_out, loss, preferred) / total
 
     def objective(alpha: np.ndarray) -> tuple[float, np.ndarray]:
         predictor = alpha @ held_out.predictors
@@ -91,7 +97,7 @@ def average_weights(held_out: HeldOutRows, loss: RowLoss, preferred: int) -> np.
     alpha /= alpha.sum()
     if not objective(alpha)[0] <= objective(first)[0]:
         return first
-    alpha[alpha < _LEAST] = 0.0
+    alpha[alpha < LEAST_WEIGHT] = 0.0
     return alpha / alpha.sum()
 
 
@@ -105,8 +111,10 @@ def block_importance(held_out: HeldOutRows, loss: RowLoss) -> np.ndarray:
     _, block = np.unique(np.column_stack([held_out.task, held_out.fold]), axis=0, return_inverse=True)
     block = block.reshape(-1)
     deviance = [held_out.weight * loss.value(part, held_out.target) for part in held_out.predictors]
-    mean = np.median([np.bincount(block, part) for part in deviance], axis=0) / np.bincount(block, held_out.weight)
-    excess = np.sqrt(mean / max(float(np.median(mean)), np.finfo(float).tiny))
+    weight = np.bincount(block, held_out.weight)
+    mean = np.median([np.bincount(block, part) for part in deviance], axis=0) / np.where(weight > 0, weight, 1.0)
+    usual = float(np.median(mean[weight > 0])) if (weight > 0).any() else 0.0
+    excess = np.sqrt(mean / max(usual, np.finfo(float).tiny))
     return np.minimum(1.0, _OUTLYING / np.maximum(excess, _OUTLYING / 2.0))[block]
 
 

@@ -215,8 +215,9 @@ def _attached(
     if linked:
         variance = np.maximum(np.diag(level.new_task), np.finfo(float).tiny)
         ridge = np.maximum(fit.hub, dispersion / variance)
-    mode = separate_mode(rows, loss, centre[None], ridge, centre, dispersion)
-    covariance = dispersion * np.linalg.inv(mode.sums.gram[0] + np.diag(ridge))
+    pull = np.diag(ridge) if fit.precision is None else fit.precision
+    mode = separate_mode(rows, loss, centre[None], pull, centre, dispersion)
+    covariance = dispersion * np.linalg.inv(mode.sums.gram[0] + pull)
     models = predicting_models(rows, loss, mode.coefficients, covariance[None], lambda c: c @ covariance)
     found = AttachedTask(models[0], nobody, 0.0, fit.coupling, covariance)
     if not linked or not len(rows.task):

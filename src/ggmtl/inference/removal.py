@@ -258,6 +258,7 @@ class EdgeRemovals:
         """From rows under another loss, whose models are solved again without the edge."""
         folds = kept.scored[:1] if settings.sizes.is_large(*fit.coefficients.shape) else kept.scored
         parts = [(kept.training(k), kept.part(k)) for k in folds] or [(kept.rows, kept.rows)]
+        parts = [(rows, part.seen_from(rows, loss)) for rows, part in parts]
         scored = [
             (TrainedOutcomes.of(fit, rows, loss, dispersion, settings), RowLosses(part, loss)) for rows, part in parts
         ]

@@ -59,6 +59,8 @@ class RowLoss(Protocol):
 
     name: str
     measure: Measure
+    # Whether the mean grows exponentially with η, so that no row may be far outside the range of the training rows.
+    exponential: bool
 
     def value(self, predictor: np.ndarray, target: np.ndarray) -> np.ndarray:
         """ℓ of every row."""
@@ -86,6 +88,7 @@ class Squared:
 
     name = "squared"
     measure = SQUARED_ERROR
+    exponential = False
 
     def value(self, predictor: np.ndarray, target: np.ndarray) -> np.ndarray:
         """ℓ of every row."""
@@ -113,6 +116,7 @@ class Logistic:
 
     name = "logistic"
     measure = Measure("log-loss", "log-loss", 1.0, 1.0)
+    exponential = False
 
     def value(self, predictor: np.ndarray, target: np.ndarray) -> np.ndarray:
         """ℓ of every row."""
@@ -140,6 +144,7 @@ class Poisson:
 
     name = "poisson"
     measure = Measure("mean Poisson deviance", "deviance", 2.0, 1.0)
+    exponential = True
 
     def value(self, predictor: np.ndarray, target: np.ndarray) -> np.ndarray:
         """ℓ of every row."""

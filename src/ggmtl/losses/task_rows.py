@@ -23,6 +23,8 @@ from ggmtl.statistics.least_squares import LeastSquares
 
 # Least curvature of a row: where a probability is 0 or 1 to so many digits, the row says nothing about the slope.
 _FLATTEST = 1e-10
+# Trends go on for so many times the range of the training rows, at each end.
+_BEYOND = 0.5
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,20 @@ class TaskRows:
     def as_one_task(self) -> TaskRows:
         """All rows as those of one task."""
         return replace(self, task=np.zeros(len(self.task), dtype=np.int64), n_tasks=1)
+
+    def limits(self) -> np.ndarray:
+        """Lowest and highest value of every column, widened by half of their distance at each end, shape (2, p)."""
+        if not len(self.design):
+            return np.repeat([[-np.inf], [np.inf]], self.n_features, axis=1)
+        low, high = self.design.min(axis=0), self.design.max(axis=0)
+        return np.stack([low - _BEYOND * (high - low), high + _BEYOND * (high - low)])
+
+    def seen_from(self, training: TaskRows, loss: RowLoss) -> TaskRows:
+        """These rows as models of the training rows predict them: a value far outside their range counts as its end.
+
+        Only where means grow exponentially: there a single wrong entry would outweigh all other rows.
+        """
+        return replace(self, design=np.clip(self.design, *training.limits())) if loss.exponential else self
 
     def predictor(self, coefficients: np.ndarray) -> np.ndarray:
         """η = Xw + offset of every row, for models of shape (n, p)."""
