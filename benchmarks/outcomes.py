@@ -347,7 +347,7 @@ def seconds_of(call: Callable[[], Any]) -> float:
 @contextmanager
 def scans() -> Iterator[list[int]]:
     """Rows that were gone through meanwhile, counted at the methods that do."""
-    seen, methods = [0], {name: getattr(TaskRows, name) for name in ("working_sums", "value", "gradient")}
+    seen, methods = [0], {name: getattr(TaskRows, name) for name in ("at", "value", "gradient")}
 
     def counted(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(self: TaskRows, *given: Any, **named: Any) -> Any:

@@ -117,11 +117,11 @@ def test_the_gradient_for_correlated_deviations_matches_central_differences(name
     precision, n = root @ root.T + np.eye(3), loss.n_tasks
     change = rng.standard_normal((3, 3))
     change = change + change.T
-    square, models = deviation_squares(loss, precision)
+    square, mode = deviation_squares(loss, precision)
     slope = 0.5 * np.sum((square - n * np.linalg.inv(precision)) * change)
     above, below = (dense_correlated(loss, precision + step * change) for step in (1e-3, -1e-3))
     np.testing.assert_allclose((above[0] - below[0]) / 2e-3, slope, rtol=1e-4)
-    np.testing.assert_allclose(models, 0.5 * (above[1] + below[1]), atol=1e-4)
+    np.testing.assert_allclose(mode.coefficients, 0.5 * (above[1] + below[1]), atol=1e-4)
 
 
 def dense_correlated(loss, precision):

@@ -8,15 +8,7 @@ import pytest
 from ggmtl.bilevel.level import Settings
 from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.laplace import LaplaceLoss, common_model, hub_mode, predicting_models
-from ggmtl.fit.outcome_levels import (
-    graph_mode,
-    hub_level,
-    intercept_level,
-    null_model,
-    pooled_level,
-    separate_level,
-    separate_mode,
-)
+from ggmtl.fit.outcome_levels import graph_mode, hub_level, intercept_level
 from ggmtl.fit.outcomes import moderated
 from ggmtl.fit.predictor_average import (
     HeldOutRows,
@@ -25,6 +17,7 @@ from ggmtl.fit.predictor_average import (
     cross_fitted_predictor,
     slope_errors,
 )
+from ggmtl.fit.separate_outcomes import null_model, pooled_level, separate_level, separate_mode
 from ggmtl.graph.candidates import as_candidates
 from ggmtl.losses.rowwise import LOSSES
 from ggmtl.losses.task_rows import sorted_rows
@@ -67,8 +60,8 @@ def test_common_slopes_and_intercepts_drawn_to_their_mean_by_the_evidence(name):
     """The same evidence, its slope along the intercepts' strength zero, and slopes that all tasks share."""
     rows, loss = make_rows(name, n_tasks=12, spread=0.7)
     pooled = pooled_level(rows, loss, SLOPES)
-    hub = hub_level(rows, loss, SETTINGS, pooled)[0].fit
-    level = intercept_level(rows, loss, SLOPES, hub, pooled)
+    hub, mode = hub_level(rows, loss, SETTINGS, pooled)
+    level = intercept_level(LaplaceLoss(rows, loss, mode, 1.0, pooled.ridge), SETTINGS, hub.fit)
     models = level.fit.coefficients
     assert np.ptp(models[:, SLOPES], axis=0).max() < 1e-3
     assert np.ptp(models[:, 2]) > 0.5

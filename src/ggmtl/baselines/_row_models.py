@@ -32,7 +32,7 @@ from ggmtl.estimators.outcomes import (
 )
 from ggmtl.evidence.hub_strengths import learn_hub
 from ggmtl.evidence.laplace import LaplaceLoss, common_model, hub_mode
-from ggmtl.fit.outcome_levels import null_model, pooled_level, separate_level, separate_mode
+from ggmtl.fit.separate_outcomes import null_model, pooled_level, separate_level, separate_mode
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.losses.rowwise import LOSSES, RowLoss
 from ggmtl.losses.task_rows import TaskRows

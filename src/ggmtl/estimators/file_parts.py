@@ -17,9 +17,9 @@ from ggmtl.data.task_terms import Category, KnownTasks, Number, Surface, Term
 from ggmtl.estimators.file_arrays import Arrays, packed, symmetric, under, upper
 from ggmtl.estimators.file_format import decode, encode, round_mantissa
 from ggmtl.fit.family import Family
-from ggmtl.fit.outcome_levels import OutcomeLevel
 from ggmtl.fit.outcome_scores import OutcomeScores
 from ggmtl.fit.outcomes import OutcomeFamily
+from ggmtl.fit.separate_outcomes import OutcomeLevel
 from ggmtl.fit.state import FittedState, outcome_of
 from ggmtl.inference.intervals import Calibration, calibration, typical_deviations
 from ggmtl.losses.task_rows import FoldedRows, TaskRows

@@ -111,8 +111,8 @@ def _tuned(
         fixed[label[held]] = True
     nats = max(nats, 1e-9 * max(abs(start.evidence.value), 1.0))
 
-    def at(logs: np.ndarray) -> _Point:
-        evidence = hub_evidence(loss, np.exp(logs)[label], ridge)
+    def at(logs: np.ndarray, near: _Point) -> _Point:
+        evidence = hub_evidence(loss.near(near.evidence.coefficients), np.exp(logs)[label], ridge)
         return _Point.of(evidence, logs, label, pull)
 
     here = _Point.of(start.evidence, np.bincount(label, np.log(start.hub)) / size, label, pull)
@@ -179,11 +179,11 @@ def _curvature(evidence: HubEvidence, hub: np.ndarray, member: np.ndarray, pull:
 
 
 def _descend(
-    at: Callable[[np.ndarray], _Point], here: _Point, step: np.ndarray, bounds: tuple[float, float]
+    at: Callable[[np.ndarray, _Point], _Point], here: _Point, step: np.ndarray, bounds: tuple[float, float]
 ) -> _Point | None:
     """The first of ever shorter steps that lowers f as its slope promises; None where none does."""
     for _ in range(_HALVINGS):
-        there = at(np.clip(here.logs + step, *bounds))
+        there = at(np.clip(here.logs + step, *bounds), here)
         promised = float(here.gradient @ (here.logs - there.logs))
         if here.value - there.value > max(1e-4 * promised, 0.0):
             return there
@@ -258,7 +258,7 @@ def _sampled(loss: LeastSquares, most: int) -> LeastSquares:
     """The loss of so many tasks; all of a device's tasks come back to the host, where second derivatives are known."""
     chosen = sample_of_tasks(loss, most)
     if chosen is None:
-        return loss if isinstance(loss, LeastSquares) else loss.of_tasks(np.arange(loss.n_tasks))
+        return loss.of_tasks(np.arange(loss.n_tasks)) if loss.on_device else loss
     return loss.of_tasks(chosen)
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,7 +38,7 @@ class LaplaceLoss:
     ----------
     rows : TaskRows
     loss : RowLoss
-    start : array of shape (n, p)
+    start : array of shape (n, p), or Mode
         Models from which Newton's method starts.
     noise : float
         φ.
@@ -47,9 +48,10 @@ class LaplaceLoss:
 
     rows: TaskRows
     loss: RowLoss
-    start: np.ndarray
+    start: np.ndarray | Mode
     noise: float = 1.0
     common_ridge: np.ndarray | None = None
+    on_device: ClassVar[bool] = False
 
     @property
     def n_tasks(self) -> int:
@@ -68,7 +70,16 @@ class LaplaceLoss:
 
     def of_tasks(self, tasks: np.ndarray) -> LaplaceLoss:
         """The loss of some tasks."""
-        return replace(self, rows=self.rows.of_tasks(tasks), start=self.start[tasks])
+        start = self.start if isinstance(self.start, np.ndarray) else self.start.coefficients
+        return replace(self, rows=self.rows.of_tasks(tasks), start=start[tasks])
+
+    def near(self, models: np.ndarray) -> LaplaceLoss:
+        """The same loss, whose optimum is sought from these models on."""
+        return replace(self, start=models)
+
+    def sums(self) -> LeastSquares:
+        """Working sums at the start."""
+        return self.rows.working_sums(self.loss, self.start) if isinstance(self.start, np.ndarray) else self.start.sums
 
     def drawn(self) -> np.ndarray:
         """r, shape (p,)."""
@@ -110,21 +121,21 @@ def learn_correlated(loss: LaplaceLoss, hub: np.ndarray, free: np.ndarray) -> np
 
     def expected(precision: np.ndarray) -> np.ndarray:
         nonlocal here
-        square, models = deviation_squares(here, precision)
-        here = replace(here, start=models)
+        square, mode = deviation_squares(here, precision)
+        here = replace(here, start=mode)
         return square
 
     return learn_precision(expected, loss.n_tasks, max(float(loss.count.mean()), 1.0), hub, free)
 
 
-def deviation_squares(loss: LaplaceLoss, precision: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """E, shape (p, p), such that ∂f/∂S⁻¹ = ½(E − nS), and V̂."""
+def deviation_squares(loss: LaplaceLoss, precision: np.ndarray) -> tuple[np.ndarray, Mode]:
+    """E, shape (p, p), such that ∂f/∂S⁻¹ = ½(E − nS), and the optimum."""
     mode, drawn = hub_mode(loss, precision, 0.0), loss.drawn()
     models = mode.coefficients
     ahead = follow(loss, models, mode.sums.gram, precision, 0.0)
     apart, change = (each - common_model(each, precision, drawn) for each in (models, ahead))
     square = moments_under(mode.sums, precision, loss.common_ridge).expected(apart, loss.noise)
-    return square - (apart.T @ change + change.T @ apart), models
+    return square - (apart.T @ change + change.T @ apart), mode
 
 
 @hub_evidence.register

@@ -8,5 +8,5 @@ again without each fold before it is scored there, so the errors include the sea
 - ``held_out``: cross-validation of all levels; ``average``: their convex weights Σ_ℓ α_ℓ W^(ℓ), α ≥ 0, Σα = 1.
 - ``family``: levels by name, weights, the choice; ``state``: the record that the estimator holds.
 - ``order``: tasks and columns by content, so that labels and positions do not matter.
-- ``outcomes``, ``outcome_levels``, ``predictor_average``: the same for classes and counts.
+- ``outcomes``, ``outcome_levels``, ``separate_outcomes``, ``predictor_average``: the same for classes and counts.
 """

@@ -13,14 +13,15 @@ Tasks of one class have no finite model of their own, so no level leaves an inte
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from ggmtl.bilevel.level import GraphFit, Settings
 from ggmtl.evidence.hub import hub_evidence
-from ggmtl.evidence.hub_strengths import learn_hub_by_feature, learn_hub_of_slopes, minimize_logs
+from ggmtl.evidence.hub_strengths import learn_hub_by_feature, learn_hub_of_slopes, minimize_logs, sample_of_tasks
 from ggmtl.evidence.laplace import (
     LaplaceLoss,
     beside_hub,
@@ -31,6 +32,14 @@ from ggmtl.evidence.laplace import (
 )
 from ggmtl.evidence.search import learn_by_evidence
 from ggmtl.fit.levels import CORRELATED, covariance_root
+from ggmtl.fit.separate_outcomes import (
+    STRONGEST,
+    WEAKEST,
+    OutcomeLevel,
+    pooled_level,
+    separate_level,
+    without_edges,
+)
 from ggmtl.graph.candidates import CandidateEdges, search_for
 from ggmtl.losses.rowwise import RowLoss
 from ggmtl.losses.task_rows import Mode, TaskRows, newton
@@ -42,12 +51,6 @@ from ggmtl.statistics.least_squares import LeastSquares
 COMMON_SLOPES = "common slopes"
 # Rounds of working sums and strengths, and the largest change of a log strength that ends them.
 _ROUNDS, _SETTLED = 6, 0.1
-# Rounds in which ridges are learned, and the largest change of their logarithms that ends them.
-_RIDGE_ROUNDS, _RIDGE_SETTLED = 30, 0.01
-# Bounds of learned ridges, in scaled units.
-_WEAKEST, _STRONGEST = 1e-4, 1e8
-# The intercept of a task alone has nothing to be drawn to; this keeps it finite.
-_BARELY = 1e-6
 # Counts vary at least as much as Poisson's.
 _LEAST_DISPERSION = 1.0
 _RIDGE = 1e-10
@@ -59,27 +62,6 @@ _WIDE = 2.0
 _ALL_COMMON = 1e5
 
 
-@dataclass(frozen=True)
-class OutcomeLevel:
-    """A level, and how certain its models are.
-
-    Parameters
-    ----------
-    fit : GraphFit
-    covariance : array of shape (n, p, p)
-        Of every task's coefficients, beside graph and strengths as learned. A file does not keep it.
-    new_task : array of shape (p, p)
-        The same for a task without rows, predicted by the common model.
-    ridge : array of shape (p,)
-        Learned ridges; zeros for levels that are drawn to the common model instead.
-    """
-
-    fit: GraphFit
-    covariance: np.ndarray
-    new_task: np.ndarray
-    ridge: np.ndarray
-
-
 def learn_outcome_levels(
     rows: TaskRows,
     loss: RowLoss,
@@ -88,51 +70,61 @@ def learn_outcome_levels(
     dispersion: float = 1.0,
     *,
     graph: bool = True,
+    start: Mapping[str, OutcomeLevel] | None = None,
 ) -> dict[str, OutcomeLevel]:
-    """All levels on the given rows, simplest first; a graph only where the evidence supports it."""
-    alone = separate_level(rows, loss, settings.slopes, dispersion)
+    """All levels on the given rows, simplest first; a graph only where the evidence supports it.
+
+    `start` are the levels on other rows of the same tasks, from which every search begins.
+    """
+    start = start or {}
+    alone = separate_level(rows, loss, settings.slopes, dispersion, start.get("independent"))
     if rows.n_tasks == 1 or not settings.hub:
         return {"independent": alone}
-    pooled = pooled_level(rows, loss, settings.slopes, dispersion)
-    hub, mode = hub_level(rows, loss, settings, pooled, dispersion)
-    levels = {"pooled": pooled}
+    pooled = pooled_level(rows, loss, settings.slopes, dispersion, start.get("pooled"))
+    hub, mode = hub_level(rows, loss, settings, pooled, dispersion, start.get("hub", alone))
+    levels, laplace = {"pooled": pooled}, LaplaceLoss(rows, loss, mode, dispersion, pooled.ridge)
     varied = settings.slopes.any() and not settings.slopes.all()
     if varied:
-        levels[COMMON_SLOPES] = intercept_level(rows, loss, settings.slopes, hub.fit, pooled, dispersion)
+        levels[COMMON_SLOPES] = intercept_level(laplace, settings, hub.fit, start.get(COMMON_SLOPES))
     small = settings.blend and not settings.sizes.is_large(rows.n_tasks, rows.n_features)
     if varied and small and loss.exponential:
-        levels["intercepts"] = separate_intercepts(rows, loss, settings, hub.fit, pooled, dispersion)
+        levels["intercepts"] = separate_intercepts(laplace, settings, hub.fit)
     levels["hub"] = hub
     if small and rows.n_features > 1:
-        levels[CORRELATED] = correlated_level(rows, loss, settings, hub.fit, pooled, dispersion)
+        levels[CORRELATED] = correlated_level(laplace, settings, hub.fit)
     if graph:
         linked = graph_level(rows, loss, settings, task_names, hub.fit, mode)
         levels |= {} if linked is None else {"graph": linked}
     return levels | {"independent": alone}
 
 
-def pooled_level(rows: TaskRows, loss: RowLoss, slopes: np.ndarray, dispersion: float = 1.0) -> OutcomeLevel:
-    """One model for all tasks."""
-    n = rows.n_tasks
-    single = separate_level(rows.as_one_task(), loss, slopes, dispersion)
-    fit = _without_edges("pooled", np.full(rows.n_features, np.inf), np.repeat(single.fit.coefficients, n, axis=0))
-    block = single.covariance[0]
-    return OutcomeLevel(fit, np.broadcast_to(block, (n, *block.shape)), block, single.ridge)
-
-
 def hub_level(
-    rows: TaskRows, loss: RowLoss, settings: Settings, pooled: OutcomeLevel, dispersion: float = 1.0
+    rows: TaskRows,
+    loss: RowLoss,
+    settings: Settings,
+    pooled: OutcomeLevel,
+    dispersion: float = 1.0,
+    start: OutcomeLevel | None = None,
 ) -> tuple[OutcomeLevel, Mode]:
     """Every task drawn to the common model, each coordinate as strongly as the evidence says; and its optimum.
 
-    The common model has the ridge of the one model for all.
+    The common model has the ridge of the one model for all. Strengths are learned from a sample of very many tasks. The
+    search begins at the models of `start`, and at its strengths where it is a hub.
     """
-    first, models, _ = _strengths_of_working_sums(rows, loss, settings, pooled, dispersion)
-    laplace = LaplaceLoss(rows, loss, models, dispersion, pooled.ridge)
+    models = (pooled if start is None else start).fit.coefficients
+    chosen = sample_of_tasks(rows, settings.sizes.hub_sample)  # pyright: ignore[reportArgumentType]
+    few = rows if chosen is None else rows.of_tasks(chosen)
+    near = models if chosen is None else models[chosen]
+    if start is not None and start.fit.kind == "hub":
+        first = start.fit.hub
+    else:
+        first, near, _ = _strengths_of_working_sums(few, loss, settings, pooled, dispersion, near)
+    laplace = LaplaceLoss(few, loss, near, dispersion, pooled.ridge)
     learned = learn_hub_by_feature(laplace, settings.slopes, first, settings.sizes)  # pyright: ignore[reportArgumentType]
-    status = "converged" if learned.converged else "flat"
-    level, mode = _hub_at(laplace, "hub", learned.hub, learned.evidence.value)
-    fit = replace(level.fit, iterations=learned.iterations, status=status, history=(learned.evidence.value,))
+    status, value = "converged" if learned.converged else "flat", learned.evidence.value
+    begin = learned.evidence.coefficients if chosen is None else models
+    level, mode = _hub_at(LaplaceLoss(rows, loss, begin, dispersion, pooled.ridge), "hub", learned.hub, value)
+    fit = replace(level.fit, iterations=learned.iterations, status=status, history=(value,))
     return replace(level, fit=fit), mode
 
 
@@ -143,73 +135,80 @@ def _hub_at(laplace: LaplaceLoss, name: str, hub: np.ndarray, value: float) -> t
     solve = partial(beside_hub, hub=hub, inverse=inverse, spread=spread)
     models = predicting_models(laplace.rows, laplace.loss, mode.coefficients, blocks, solve)
     deviations = np.diag(1.0 / hub) if hub.ndim == 1 else np.linalg.inv(hub)
-    fit = _without_edges(name, hub if hub.ndim == 1 else 1.0 / np.diag(deviations), models, value)
+    fit = without_edges(name, hub if hub.ndim == 1 else 1.0 / np.diag(deviations), models, value)
     if hub.ndim > 1:
         fit = replace(fit, precision=hub)
     return OutcomeLevel(fit, dispersion * blocks, dispersion * (spread + deviations), np.zeros(len(hub))), mode
 
 
-def separate_intercepts(
-    rows: TaskRows, loss: RowLoss, settings: Settings, hub: GraphFit, pooled: OutcomeLevel, dispersion: float = 1.0
+def intercept_level(
+    laplace: LaplaceLoss, settings: Settings, hub: GraphFit, start: OutcomeLevel | None = None
 ) -> OutcomeLevel:
+    """Common slopes, and an intercept of every task; the search begins at the strength of the hub, or of `start`."""
+    few, slopes = _sample(laplace, settings, start), settings.slopes
+    column, begin = np.flatnonzero(~slopes), hub.hub if start is None else start.fit.hub
+    unit = np.einsum("nkk->k", few.sums().gram).max() / few.n_tasks
+    strength = np.where(slopes, _ALL_COMMON * max(float(unit), 1.0), begin)
+
+    def objective(logs: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal few
+        strength[column] = np.exp(logs)
+        evidence = hub_evidence(few, strength)  # pyright: ignore[reportArgumentType]
+        few = few.near(evidence.coefficients)
+        return evidence.value, evidence.gradient[column] * strength[column]
+
+    first = np.log(np.clip(strength[column], WEAKEST, STRONGEST))
+    bounds = np.log(WEAKEST), np.log(STRONGEST)
+    found = minimize_logs(objective, first, bounds, max_iter=30, ftol=1e-8, gtol=_SETTLED_SLOPE)
+    strength[column] = np.exp(found.x)
+    whole = few if few.n_tasks == laplace.n_tasks else laplace
+    return _hub_at(whole, COMMON_SLOPES, strength, float(found.fun))[0]
+
+
+def _sample(laplace: LaplaceLoss, settings: Settings, start: OutcomeLevel | None) -> LaplaceLoss:
+    """The tasks from which strengths are learned: some of very many. Their models are sought from `start` on."""
+    near = laplace if start is None else laplace.near(start.fit.coefficients)
+    chosen = sample_of_tasks(laplace, settings.sizes.hub_sample)  # pyright: ignore[reportArgumentType]
+    return near if chosen is None else near.of_tasks(chosen)
+
+
+def separate_intercepts(laplace: LaplaceLoss, settings: Settings, hub: GraphFit) -> OutcomeLevel:
     """Partly shared slopes, and rates that are hardly drawn to their mean; the search begins at the hub."""
-    laplace = LaplaceLoss(rows, loss, hub.coefficients, dispersion, pooled.ridge)
-    strength = np.where(settings.slopes, hub.hub, np.minimum(hub.hub, dispersion / _WIDE**2))
+    strength = np.where(settings.slopes, hub.hub, np.minimum(hub.hub, laplace.noise / _WIDE**2))
     found = learn_hub_of_slopes(laplace, settings.varying, strength, settings.sizes, free=None)  # pyright: ignore[reportArgumentType]
     return _hub_at(laplace, "intercepts", found, float("nan"))[0]
 
 
-def correlated_level(
-    rows: TaskRows, loss: RowLoss, settings: Settings, hub: GraphFit, pooled: OutcomeLevel, dispersion: float = 1.0
-) -> OutcomeLevel:
-    """The common model, and deviations that are correlated."""
-    laplace = LaplaceLoss(rows, loss, hub.coefficients, dispersion, pooled.ridge)
+def correlated_level(laplace: LaplaceLoss, settings: Settings, hub: GraphFit) -> OutcomeLevel:
+    """The common model, and deviations that are correlated; `laplace` begins at the optimum of the hub."""
     free = settings.varying | ~settings.slopes
     return _hub_at(laplace, CORRELATED, learn_correlated(laplace, hub.hub, free), float("nan"))[0]
 
 
-def intercept_level(
-    rows: TaskRows, loss: RowLoss, slopes: np.ndarray, hub: GraphFit, pooled: OutcomeLevel, dispersion: float = 1.0
-) -> OutcomeLevel:
-    """Common slopes, and an intercept of every task; the search begins at the models and the strength of the hub."""
-    unit = np.einsum("nkk->k", rows.working_sums(loss, hub.coefficients).gram).max() / rows.n_tasks
-    column = np.flatnonzero(~slopes)
-    strength = np.where(slopes, _ALL_COMMON * max(float(unit), 1.0), hub.hub)
-    laplace = LaplaceLoss(rows, loss, hub.coefficients, dispersion, pooled.ridge)
-
-    def objective(logs: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal laplace
-        strength[column] = np.exp(logs)
-        evidence = hub_evidence(laplace, strength)  # pyright: ignore[reportArgumentType]
-        laplace = replace(laplace, start=evidence.coefficients)
-        return evidence.value, evidence.gradient[column] * strength[column]
-
-    first = np.log(np.clip(strength[column], _WEAKEST, _STRONGEST))
-    bounds = np.log(_WEAKEST), np.log(_STRONGEST)
-    found = minimize_logs(objective, first, bounds, max_iter=30, ftol=1e-8, gtol=_SETTLED_SLOPE)
-    strength[column] = np.exp(found.x)
-    return _hub_at(laplace, COMMON_SLOPES, strength, float(found.fun))[0]
-
-
 def learned_dispersion(rows: TaskRows, loss: RowLoss, settings: Settings, pooled: OutcomeLevel) -> float:
     """φ, profiled along with the strengths of the hub on working sums: Q/(N − p), Q from Pearson's residuals."""
-    return max(_strengths_of_working_sums(rows, loss, settings, pooled, None)[2], _LEAST_DISPERSION)
+    found = _strengths_of_working_sums(rows, loss, settings, pooled, None, pooled.fit.coefficients)
+    return max(found[2], _LEAST_DISPERSION)
 
 
 def _strengths_of_working_sums(
-    rows: TaskRows, loss: RowLoss, settings: Settings, pooled: OutcomeLevel, dispersion: float | None
+    rows: TaskRows,
+    loss: RowLoss,
+    settings: Settings,
+    pooled: OutcomeLevel,
+    dispersion: float | None,
+    models: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Strengths of the hub by the evidence of working sums, in turn with the models; models; and φ."""
-    strengths, noise, models = None, 1.0, pooled.fit.coefficients
+    strengths, noise, mode = None, 1.0, rows.at(loss, models)
     for _ in range(_ROUNDS):
-        sums = rows.working_sums(loss, models, dispersion)
+        sums = replace(mode.sums, noise=dispersion)
         learned = learn_hub_by_feature(sums, settings.slopes, strengths, settings.sizes)
         before, strengths, noise = strengths, learned.hub, learned.evidence.noise
-        laplace = LaplaceLoss(rows, loss, models, common_ridge=pooled.ridge)
-        models = hub_mode(laplace, strengths).coefficients
+        mode = hub_mode(LaplaceLoss(rows, loss, mode, common_ridge=pooled.ridge), strengths)
         if before is not None and np.abs(np.log(strengths / before)).max() < _SETTLED:
             break
-    return np.asarray(strengths), models, noise
+    return np.asarray(strengths), mode.coefficients, noise
 
 
 def graph_level(
@@ -268,77 +267,6 @@ def _covariance_beside_edges(fit: GraphFit, sums: LeastSquares) -> tuple[np.ndar
     return noise * np.linalg.inv(precision), np.diag(fit.coefficients.var(axis=0, ddof=1) + noise / degree.sum())
 
 
-def separate_level(rows: TaskRows, loss: RowLoss, slopes: np.ndarray, dispersion: float = 1.0) -> OutcomeLevel:
-    """Every task alone: slopes drawn to zero, intercepts to their mean; ridges by evidence.
-
-    A ridge ρ of k coefficients in n tasks is at the maximum of Laplace's evidence (the curvature held fixed) where
-    ρΣ(w − mean)² = φγ, γ = nk − ρ tr(A⁻¹) being how many of them the data determine (MacKay).
-    """
-    n, p = rows.n_tasks, rows.n_features
-    groups = [group for group in (np.flatnonzero(slopes), np.flatnonzero(~slopes)) if len(group)]
-    slopes_only = np.where(slopes, 0.0, 1.0)
-    ridge = np.full(p, 1.0)
-    if n == 1:
-        groups = [group for group in groups if slopes[group[0]]]
-        ridge = np.where(slopes, 1.0, _BARELY)
-    centre, models = null_model(rows, loss, slopes), np.empty((n, p))
-    models[:] = centre
-    mode = separate_mode(rows, loss, models, ridge, centre, dispersion)
-    inverse = np.linalg.inv(mode.sums.gram + np.diag(ridge))
-    for _ in range(_RIDGE_ROUNDS if groups else 0):
-        before, variance = ridge.copy(), np.einsum("nkk->k", inverse)
-        apart = ((mode.coefficients - centre) ** 2).sum(axis=0)
-        for group in groups:
-            determined = max(n * len(group) - float(ridge[group] @ variance[group]), 1e-3)
-            square = max(float(apart[group].sum()), 1e-12)
-            ridge[group] = np.clip(dispersion * determined / square, _WEAKEST, _STRONGEST)
-        if n > 1:
-            centre = slopes_only * mode.coefficients.mean(axis=0)
-        mode = separate_mode(rows, loss, mode.coefficients, ridge, centre, dispersion)
-        inverse = np.linalg.inv(mode.sums.gram + np.diag(ridge))
-        if np.abs(np.log(ridge / before)).max() < _RIDGE_SETTLED:
-            break
-    models = predicting_models(rows, loss, mode.coefficients, inverse, lambda c: np.einsum("npq,nq->np", inverse, c))
-    fit = _without_edges("independent", np.zeros(p), models)
-    new_task = dispersion * np.diag(np.where(ridge > 10 * _BARELY, 1.0 / ridge, 0.0))
-    return OutcomeLevel(fit, dispersion * inverse, new_task, ridge)
-
-
-def separate_mode(
-    rows: TaskRows, loss: RowLoss, start: np.ndarray, ridge: np.ndarray, centre: np.ndarray, dispersion: float = 1.0
-) -> Mode:
-    """The models that minimise the loss plus ½ Σ_i (w_i − centre)ᵀR(w_i − centre); `ridge` is R, or its diagonal."""
-    pull = np.diag(ridge) if ridge.ndim == 1 else ridge
-
-    def solve(sums: LeastSquares) -> np.ndarray:
-        right = sums.moment + centre @ pull
-        return np.linalg.solve(sums.gram + pull, right[..., None])[..., 0]
-
-    def penalty(models: np.ndarray) -> float:
-        apart = models - centre
-        return 0.5 * float(np.einsum("nk,nk->", apart @ pull, apart))
-
-    return newton(rows, loss, start, solve, penalty, noise=dispersion)
-
-
-def null_model(rows: TaskRows, loss: RowLoss, slopes: np.ndarray) -> np.ndarray:
-    """The intercept alone, shape (p,): slopes of zero, and the base rate of all rows beside their offsets."""
-    model = np.zeros(rows.n_features)
-    if slopes.all():
-        return model
-    column = np.flatnonzero(~slopes)
-    only = replace(rows.as_one_task(), design=rows.design[:, column])
-    found = newton(
-        only,
-        loss,
-        np.zeros((1, len(column))),
-        lambda sums: sums.moment / (sums.gram[:, 0] + _BARELY),
-        lambda models: 0.5 * _BARELY * float((models**2).sum()),
-    )
-    model[column] = found.coefficients[0]
-    return model
-
-
 def common_covariance(
     rows: TaskRows, loss: RowLoss, levels: dict[str, OutcomeLevel], weights: dict[str, float], dispersion: float
 ) -> np.ndarray:
@@ -362,8 +290,3 @@ def common_covariance(
         else:
             parts.append(weight * level.covariance.mean(axis=0) / n)
     return np.sum(parts, axis=0)
-
-
-def _without_edges(name: str, hub: np.ndarray, coefficients: np.ndarray, value: float = float("nan")) -> GraphFit:
-    nothing = np.zeros(coefficients.shape[1])
-    return GraphFit(name, np.empty((0, 2), dtype=np.int64), np.empty(0), nothing, hub, coefficients, value)

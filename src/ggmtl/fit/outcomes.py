@@ -15,17 +15,10 @@ from ggmtl.fit.average import COMPARED, Average, fold_variance
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.levels import CORRELATED
 from ggmtl.fit.order import Order
-from ggmtl.fit.outcome_levels import (
-    OutcomeLevel,
-    common_covariance,
-    hub_level,
-    learn_outcome_levels,
-    learned_dispersion,
-    null_model,
-    pooled_level,
-)
+from ggmtl.fit.outcome_levels import common_covariance, hub_level, learn_outcome_levels, learned_dispersion
 from ggmtl.fit.outcome_scores import OutcomeScores, score_outcomes
 from ggmtl.fit.predictor_average import HeldOutRows, average_weights, block_importance, cross_fitted_predictor
+from ggmtl.fit.separate_outcomes import OutcomeLevel, null_model, pooled_level
 from ggmtl.losses.rowwise import RowLoss
 from ggmtl.losses.task_rows import TaskRows, row_quadratics, sorted_rows
 
@@ -254,7 +247,8 @@ def _dispersion(
     """φ beside the hub for counts, unless φ = 1 predicts held-out rows better by more than a paired standard error."""
     if loss.name != "poisson" or rows.n_tasks == 1:
         return 1.0
-    found = learned_dispersion(rows, loss, settings, pooled_level(rows, loss, settings.slopes))
+    whole = pooled_level(rows, loss, settings.slopes)
+    found = learned_dispersion(rows, loss, settings, whole)
     if found <= _NEGLIGIBLE_DISPERSION:
         return 1.0
     if folds is None or not scored:
@@ -263,7 +257,7 @@ def _dispersion(
     for k in scored:
         rest = rows.take(folds != k)
         part = rows.take(folds == k).seen_from(rest, loss)
-        pooled = pooled_level(rest, loss, settings.slopes)
+        pooled = pooled_level(rest, loss, settings.slopes, 1.0, whole)
         # The dispersion that the rows of the other folds show.
         own = learned_dispersion(rest, loss, settings, pooled)
         for sign, value in ((1.0, own), (-1.0, 1.0)):
@@ -292,7 +286,7 @@ def _held_out(
         logger.info("learning again without fold %d of %d", k + 1, int(folds.max()) + 1)
         rest, here = rows.take(folds != k), np.flatnonzero(folds == k)
         part = rows.take(here).seen_from(rest, loss)
-        own = learn_outcome_levels(rest, loss, settings, task_names, dispersion, graph="graph" in levels)
+        own = learn_outcome_levels(rest, loss, settings, task_names, dispersion, graph="graph" in levels, start=levels)
         for place, name in enumerate(levels):
             # Where the rows of the other folds support no graph, the hub is what they would have given.
             level = own.get(name, own.get("hub", own["independent"]))

@@ -17,7 +17,7 @@ from ggmtl.data.labels import join_labels, locate_tasks
 from ggmtl.data.task_features import TaskFeatures
 from ggmtl.evidence.laplace import predicting_models
 from ggmtl.fit.family import Family
-from ggmtl.fit.outcome_levels import OutcomeLevel, separate_mode
+from ggmtl.fit.separate_outcomes import OutcomeLevel, separate_mode
 from ggmtl.fit.state import FittedState, outcome_of
 from ggmtl.graph.task_graph import TaskGraph, beside_heaviest
 from ggmtl.inference.attachment import (

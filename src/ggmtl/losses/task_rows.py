@@ -28,6 +28,17 @@ _BEYOND = 0.5
 
 
 @dataclass(frozen=True)
+class Mode:
+    """Models, the working sums there and Σωℓ; and, at the end of a search, its steps and whether they arrived."""
+
+    coefficients: np.ndarray
+    sums: LeastSquares
+    loss: float
+    steps: int = 0
+    converged: bool = False
+
+
+@dataclass(frozen=True)
 class TaskRows:
     """Rows of all tasks, those of a task together.
 
@@ -110,8 +121,8 @@ class TaskRows:
             out[present] = np.add.reduceat(values, first, axis=0)
         return out
 
-    def working_sums(self, loss: RowLoss, coefficients: np.ndarray, noise: float | None = 1.0) -> LeastSquares:
-        """The quadratic that has the gradient and the curvature of Σωℓ at these models.
+    def at(self, loss: RowLoss, coefficients: np.ndarray, noise: float | None = 1.0) -> Mode:
+        """Σωℓ at these models and the quadratic that has its gradient and curvature there, in one pass over the rows.
 
         `noise` is the dispersion φ where it is known; None where it is to be profiled.
         """
@@ -120,9 +131,14 @@ class TaskRows:
         working = predictor - self.offset - (loss.mean(predictor) - self.target) / curvature
         rows = np.column_stack([self.design, working]) * np.sqrt(self.weight * curvature)[:, None]
         cross = kernels.segment_cross_products(rows, self.task, self.n_tasks)
-        return LeastSquares(
+        sums = LeastSquares(
             cross[:, :-1, :-1].copy(), cross[:, :-1, -1].copy(), cross[:, -1, -1].copy(), self.count, noise
         )
+        return Mode(coefficients, sums, float(self.weight @ loss.value(predictor, self.target)))
+
+    def working_sums(self, loss: RowLoss, coefficients: np.ndarray, noise: float | None = 1.0) -> LeastSquares:
+        """The quadratic of :meth:`at`."""
+        return self.at(loss, coefficients, noise).sums
 
 
 @dataclass(frozen=True)
@@ -205,23 +221,14 @@ def sorted_rows(
 
 # Newton's steps at the most, and halvings of a step.
 _STEPS, _HALVINGS = 50, 30
-
-
-@dataclass(frozen=True)
-class Mode:
-    """Where Σωℓ + penalty is least: the models, the working sums there, Σωℓ, and whether the steps arrived."""
-
-    coefficients: np.ndarray
-    sums: LeastSquares
-    loss: float
-    steps: int
-    converged: bool
+# Share of the tolerance below which a step is not taken.
+_PROMISE = 1e-5
 
 
 def newton(
     rows: TaskRows,
     loss: RowLoss,
-    start: np.ndarray,
+    start: np.ndarray | Mode,
     solve: Callable[[LeastSquares], np.ndarray],
     penalty: Callable[[np.ndarray], float],
     *,
@@ -229,14 +236,14 @@ def newton(
     tol: float = 1e-9,
     max_steps: int = _STEPS,
 ) -> Mode:
-    """Minimise Σωℓ(V) + penalty(V).
+    """Minimise Σωℓ(V) + penalty(V), with one pass over the rows for each step.
 
     Parameters
     ----------
     rows, loss
         The rows and their loss.
-    start : array of shape (n, p)
-        Models to start from.
+    start : array of shape (n, p), or Mode
+        Models to start from; as a mode, they are not evaluated again.
     solve : callable
         Models that minimise the quadratic of working sums plus the penalty.
     penalty : callable
@@ -244,24 +251,29 @@ def newton(
     noise : float or None
         Dispersion that the working sums carry.
     tol : float
-        Steps end where one lowers the objective by less than this share.
+        Steps end where one lowers the objective by less than this share, or promises next to nothing.
     """
-    here = start
-    value = rows.value(loss, here)
-    objective = value + penalty(here)
+    here = rows.at(loss, start, noise) if isinstance(start, np.ndarray) else start
+    here = replace(here, sums=replace(here.sums, noise=noise))
+    objective = here.loss + penalty(here.coefficients)
     for step in range(1, max_steps + 1):
-        change = solve(rows.working_sums(loss, here, noise)) - here
+        models = here.coefficients
+        aim = solve(here.sums)
+        change = aim - models
+        # ½ΔᵀAΔ: what the quadratic would fall by. The penalty is quadratic, so three values give its part.
+        promised = 0.5 * float(np.einsum("np,npq,nq->", change, here.sums.gram, change, optimize=True))
+        promised += 2.0 * (penalty(models) + penalty(aim)) - 4.0 * penalty(0.5 * (models + aim))
+        if promised <= _PROMISE * tol * (1.0 + abs(objective)):
+            return replace(here, steps=step, converged=True)
         for _ in range(_HALVINGS):
-            candidate = here + change
-            value_there = rows.value(loss, candidate)
-            there = value_there + penalty(candidate)
-            if there <= objective + 1e-12 * abs(objective):
+            there = rows.at(loss, models + change, noise)
+            value = there.loss + penalty(there.coefficients)
+            if value <= objective + 1e-12 * abs(objective):
                 break
             change = 0.5 * change
         else:
-            return Mode(here, rows.working_sums(loss, here, noise), value, step, True)
-        gained = objective - there
-        here, value, objective = candidate, value_there, there
+            return replace(here, steps=step, converged=True)
+        gained, here, objective = objective - value, there, value
         if gained <= tol * (1.0 + abs(objective)):
-            return Mode(here, rows.working_sums(loss, here, noise), value, step, True)
-    return Mode(here, rows.working_sums(loss, here, noise), value, max_steps, False)
+            return replace(here, steps=step, converged=True)
+    return replace(here, steps=max_steps, converged=False)

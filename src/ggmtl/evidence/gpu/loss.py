@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ class DeviceLoss:
     """
 
     tensors: TensorLoss
+    on_device: ClassVar[bool] = True
 
     @classmethod
     def of(cls, loss: LeastSquares, device: torch.device | str, dtype: torch.dtype = torch.float64) -> DeviceLoss:
