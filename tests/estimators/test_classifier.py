@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.optimize import minimize
+from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
@@ -16,6 +17,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from ggmtl import GGMTLClassifier, load_model
 from ggmtl.datasets import load_landmine, make_clusters
 from ggmtl.errors import InputError, InputTypeError, ParameterError, UnseenTaskWarning
+from ggmtl.fit import outcomes
 from ggmtl.fit.outcome_scores import ranking
 from ggmtl.inspection import edge_stability, explain_edge, transfer_report
 from ggmtl.inspection.summary.collect import summarize
@@ -229,7 +231,6 @@ def test_what_rows_are_needed_for_is_refused_with_the_reason(model, rows):
         ({"penalty": "l1"}, "squared_l2"),
         ({"coupling": 1.0}, "evidence"),
         ({"hub": False}, "hub=True"),
-        ({"checkpoint": "file"}, "checkpoint"),
     ],
 )
 def test_parameters_without_meaning_are_refused(parameters, match, rows):
@@ -438,3 +439,34 @@ def test_ranking_within_tasks_uses_pairs_of_one_fold():
         pairs = [target[rows].sum() * (1 - target[rows]).sum() for rows in groups]
         areas = [roc_auc_score(target[rows], score[rows]) for rows in groups]
         assert found[k] == pytest.approx(np.average(areas, weights=pairs))
+
+
+def test_an_interrupted_fit_goes_on_from_its_checkpoint(rows, tmp_path, monkeypatch):
+    X, y, tasks = rows
+    expected = GGMTLClassifier(random_state=0).fit(X, y, tasks=tasks)
+    learn, learned = outcomes.learn_outcome_levels, []
+
+    def stopped(*given, **options):
+        learned.append(1)
+        if len(learned) == 4:
+            raise KeyboardInterrupt
+        return learn(*given, **options)
+
+    monkeypatch.setattr(outcomes, "learn_outcome_levels", stopped)
+    model = GGMTLClassifier(random_state=0, checkpoint=tmp_path / "fit.ckpt")
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y, tasks=tasks)
+    with pytest.raises(ParameterError, match="unfinished"):
+        clone(model).fit(X, y[::-1], tasks=tasks)
+    model.fit(X, y, tasks=tasks)
+    # Levels on all rows and without five folds; the one that was interrupted begins again.
+    assert len(learned) == 7
+    np.testing.assert_array_equal(model.coef_, expected.coef_)
+    np.testing.assert_array_equal(model.predict_proba(X, tasks=tasks), expected.predict_proba(X, tasks=tasks))
+
+
+def test_folds_are_shared_among_workers(rows, model):
+    X, y, tasks = rows
+    other = clone(model).set_params(n_jobs=2).fit(X, y, tasks=tasks)
+    np.testing.assert_allclose(other.coef_, model.coef_, rtol=1e-9)
+    assert other.blend_ == pytest.approx(model.blend_)

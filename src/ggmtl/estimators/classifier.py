@@ -57,7 +57,8 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
     unseen : {"error", "hub"}
         What to do with a task that was not in the training data.
     max_iter, tol, checkpoint, device, n_jobs, random_state, verbose
-        As in :class:`GGMTLRegressor`; ``device`` is the CPU, and there is no checkpoint.
+        As in :class:`GGMTLRegressor`; ``device`` is the CPU. An interrupted fit raises; with a checkpoint it
+        goes on from the levels and folds that were done.
 
     Attributes
     ----------

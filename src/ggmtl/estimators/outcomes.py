@@ -16,7 +16,7 @@ from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from ggmtl.bilevel.level import Settings
+from ggmtl.bilevel.level import GraphFit, Settings
 from ggmtl.data.columns import read_numbers
 from ggmtl.data.folds import deal_rows, seed_of
 from ggmtl.data.frames import from_tensor, series_to_numpy
@@ -24,15 +24,18 @@ from ggmtl.data.labels import locate_tasks, read_labels
 from ggmtl.data.reading import read_training
 from ggmtl.data.task_data import InputForm, TaskData
 from ggmtl.errors import InputError, InputTypeError, ParameterError, UnavailableError, check_choice
+from ggmtl.estimators.file_format import read_file, write_file
 from ggmtl.estimators.growing import new_label, read_one_task
+from ggmtl.estimators.learning import fingerprint
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
 from ggmtl.fit.family import Family
-from ggmtl.fit.outcomes import OutcomeFamily, fit_outcomes
+from ggmtl.fit.outcomes import OutcomeFamily, OutcomeFold, fit_outcomes
+from ggmtl.fit.separate_outcomes import OutcomeLevel
 from ggmtl.fit.state import FittedState
 from ggmtl.inference.growth import with_outcome_task
 from ggmtl.losses.rowwise import LOSSES
 from ggmtl.losses.task_rows import FoldedRows, TaskRows, row_quadratics, sorted_rows
-from ggmtl.runtime.journal import verbose_logging
+from ggmtl.runtime.journal import Journal, open_journal, verbose_logging
 from ggmtl.runtime.kernels import one_blas_thread
 from ggmtl.statistics.scaling import Scaling
 from ggmtl.statistics.task_statistics import TaskStatistics
@@ -106,11 +109,31 @@ def learn_outcomes(
     check_outcome_parameters(model)
     given = read_outcomes(model, X, y, tasks, sample_weight, groups, exposure)
     settings = settings_of(model, given.rows.n_features)
+    journal = _journal(model, given)
     with verbose_logging(model.verbose):
         outcome = fit_outcomes(
-            given.rows, LOSSES[model.loss], settings, given.task_names, given.folds, given.form.scored_from
+            given.rows,
+            LOSSES[model.loss],
+            settings,
+            given.task_names,
+            given.folds,
+            given.form.scored_from,
+            n_jobs=model.n_jobs,
+            journal=journal,
         )
     return state_of_outcome(outcome, given, settings)
+
+
+def _journal(model: Any, read: OutcomeRows) -> Journal:
+    """What an interrupted fit of the same rows has left in the checkpoint; a journal in memory without one."""
+    if model.checkpoint is None:
+        return Journal()
+    rows, names = read.rows, read.task_names
+    parts = [rows] if read.folds is None else [rows.take(read.folds == k) for k in range(int(read.folds.max()) + 1)]
+    nothing = np.zeros((rows.n_tasks, rows.n_features))
+    sums = [part.working_sums(LOSSES["squared"], nothing) for part in parts]
+    mark = fingerprint(model, names, read.features, sums, read.scaling, read.form.scored_from)
+    return open_journal(model.checkpoint, mark, (GraphFit, OutcomeLevel, OutcomeFold), read_file, write_file)
 
 
 def state_of_outcome(outcome: OutcomeFamily, read: OutcomeRows, settings: Settings) -> FittedState:
@@ -288,8 +311,6 @@ def check_outcome_parameters(model: Any) -> None:
         )
     if model.effects != "linear":
         raise ParameterError(f'{name} has straight lines only. Got effects={model.effects!r} instead. Use "linear".')
-    if model.checkpoint is not None:
-        raise ParameterError(f"{name} keeps no checkpoint. Got checkpoint={model.checkpoint!r} instead. Use None.")
 
 
 def check_counts(target: np.ndarray, loss: str) -> None:

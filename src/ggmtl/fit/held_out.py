@@ -153,20 +153,34 @@ def cross_validate(
 ) -> CrossValidation:
     """Learn every level without each fold in turn, and score it there; folds in the journal are not done again."""
     kept = journal or Journal()
-    missing = [k for k in folded.scored if kept.known(fold_name(k)) is None]
-    workers: Any = n_jobs
-    if effective_n_jobs(workers) == 1:
-        for k in missing:
-            inside = None if journal is None else journal.inside(fold_name(k))
-            kept.once(fold_name(k), partial(_score, folded, learn, slopes, k, inside))
-    else:
-        jobs = [delayed(_score)(folded, learn, slopes, k) for k in missing]
-        for result, k in zip(as_they_come(jobs, n_jobs), missing):
-            kept.once(fold_name(k), lambda result=result: result)
+    each_fold(partial(_score, folded, learn, slopes), folded.scored, n_jobs, kept, steps=journal is not None)
     held_out = held_out_of(folded, kept)
     if held_out is None:
         raise ParameterError("There is no fold that could be held out.")
     return held_out
+
+
+def each_fold(
+    work: Callable[[int, Journal | None], Any],
+    folds: Sequence[int],
+    n_jobs: int | None,
+    journal: Journal,
+    *,
+    steps: bool = True,
+) -> list[Any]:
+    """The result of every fold, on `n_jobs` workers; folds in the journal are not done again.
+
+    `work` is given the number of a fold and, on one worker, a journal for its `steps`.
+    """
+    missing = [k for k in folds if journal.known(fold_name(k)) is None]
+    workers: Any = n_jobs
+    if effective_n_jobs(workers) == 1:
+        for k in missing:
+            journal.once(fold_name(k), partial(work, k, journal.inside(fold_name(k)) if steps else None))
+    else:
+        for result, k in zip(as_they_come([delayed(work)(k, None) for k in missing], n_jobs), missing):
+            journal.once(fold_name(k), lambda result=result: result)
+    return [journal.known(fold_name(k)) for k in folds]
 
 
 def as_they_come(jobs: list[Any], n_jobs: int | None) -> Iterable[Any]:

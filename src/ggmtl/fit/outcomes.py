@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from ggmtl.bilevel.level import Settings
 from ggmtl.fit.average import COMPARED, Average, fold_variance
-from ggmtl.fit.held_out import FoldErrors
+from ggmtl.fit.held_out import FoldErrors, each_fold
 from ggmtl.fit.levels import CORRELATED
 from ggmtl.fit.order import Order
 from ggmtl.fit.outcome_levels import common_covariance, hub_level, learn_outcome_levels, learned_dispersion
@@ -20,7 +21,8 @@ from ggmtl.fit.outcome_scores import OutcomeScores, score_outcomes
 from ggmtl.fit.predictor_average import HeldOutRows, average_weights, block_importance, cross_fitted_predictor
 from ggmtl.fit.separate_outcomes import OutcomeLevel, null_model, pooled_level
 from ggmtl.losses.rowwise import RowLoss
-from ggmtl.losses.task_rows import TaskRows, row_quadratics, sorted_rows
+from ggmtl.losses.task_rows import FoldedRows, TaskRows, row_quadratics, sorted_rows
+from ggmtl.runtime.journal import Journal
 
 logger = logging.getLogger("ggmtl")
 
@@ -94,6 +96,9 @@ def fit_outcomes(
     task_names: np.ndarray,
     folds: np.ndarray | None,
     first_scored: int = 0,
+    *,
+    n_jobs: int | None = None,
+    journal: Journal | None = None,
 ) -> OutcomeFamily:
     """Learn every level on all rows and without each fold, and average them.
 
@@ -105,14 +110,24 @@ def fit_outcomes(
     task_names : array of shape (n,)
     folds : array of int, shape (rows,), optional
         Fold of every row; those below `first_scored` are never held out.
+    n_jobs : int, optional
+        Workers that learn without a fold each.
+    journal : Journal, optional
+        What was learned before an interruption is taken from it.
     """
+    journal = journal or Journal()
     order = Order.of([rows.working_sums(loss, np.zeros((rows.n_tasks, rows.n_features)))], settings)
     task = np.argsort(order.tasks)[rows.task]
     ordered, place = sorted_rows(
         rows.design[:, order.columns], rows.target, task, rows.n_tasks, rows.offset, rows.weight
     )
-    folds = None if folds is None else folds[place]
-    found = _fit_in_order(ordered, loss, order.settings(settings), task_names[order.tasks], folds, first_scored)
+    kept = FoldedRows(ordered, None if folds is None else folds[place], first_scored)
+    try:
+        found = _fit_in_order(kept, loss, order.settings(settings), task_names[order.tasks], n_jobs, journal)
+    except KeyboardInterrupt:
+        journal.save()
+        raise
+    journal.save(finished=True)
     return _back(found, order)
 
 
@@ -140,27 +155,29 @@ def _back(family: OutcomeFamily, order: Order) -> OutcomeFamily:
 
 
 def _fit_in_order(
-    rows: TaskRows,
+    kept: FoldedRows,
     loss: RowLoss,
     settings: Settings,
     task_names: np.ndarray,
-    folds: np.ndarray | None,
-    first_scored: int,
+    n_jobs: int | None,
+    journal: Journal,
 ) -> OutcomeFamily:
     """The family for rows in canonical order."""
-    scored = [] if folds is None else [k for k in np.unique(folds) if k >= first_scored and (folds != k).any()]
+    rows, scored = kept.rows, kept.scored
     if settings.sizes.is_large(rows.n_tasks, rows.n_features):
         scored = scored[:1]
-    dispersion = _dispersion(rows, loss, settings, folds, scored)
+    dispersion = journal.once("dispersion", lambda: _dispersion(kept, loss, settings, scored))
     logger.info("learning %d tasks under the %s loss", rows.n_tasks, loss.name)
-    levels = learn_outcome_levels(rows, loss, settings, task_names, dispersion)
+    levels = journal.once("levels", lambda: learn_outcome_levels(rows, loss, settings, task_names, dispersion))
     preferred = next((name for name in ("graph", "hub") if name in levels), "independent")
     average = errors = base = None
     weights, seen, predictor = {preferred: 1.0}, np.zeros(len(rows.task), dtype=bool), np.empty(0)
-    if folds is not None and scored:
-        seen = np.isin(folds, scored)
+    if kept.folds is not None and scored:
+        seen = np.isin(kept.folds, scored)
+        learn = partial(_without_fold, kept, loss, settings, task_names, levels, dispersion)
+        results = each_fold(learn, scored, n_jobs, journal, steps=False)
         average, errors, base, predictor = _scored(
-            rows, loss, settings, task_names, folds, scored, levels, dispersion, preferred
+            *_joined(kept, scored, results), loss, settings.blend, list(levels), preferred, scored
         )
         weights = weights if average is None else average.weights
     models = np.sum([weight * levels[name].fit.coefficients for name, weight in weights.items()], axis=0)
@@ -175,7 +192,7 @@ def _fit_in_order(
         np.sum([weight * levels[name].covariance for name, weight in weights.items()], axis=0),
         common_covariance(rows, loss, levels, weights, dispersion),
         np.einsum("npp->np", gram).mean(axis=0),
-        score_outcomes(rows, loss, seen, predictor, dispersion, folds),
+        score_outcomes(rows, loss, seen, predictor, dispersion, kept.folds),
         preferred,
         loss.name,
         rows.limits() if loss.exponential else None,
@@ -183,28 +200,25 @@ def _fit_in_order(
 
 
 def _scored(
-    rows: TaskRows,
+    held_out: HeldOutRows,
+    null: np.ndarray,
     loss: RowLoss,
-    settings: Settings,
-    task_names: np.ndarray,
-    folds: np.ndarray,
-    scored: list[int],
-    levels: dict[str, OutcomeLevel],
-    dispersion: float,
+    blend: bool,
+    names: list[str],
     preferred: str,
+    scored: list[int],
 ) -> tuple[Average | None, FoldErrors, np.ndarray, np.ndarray]:
     """The average where there is one, errors of the levels, losses of the base rate, and η of the held-out rows."""
-    held_out, null = _held_out(rows, loss, settings, task_names, folds, scored, levels, dispersion)
-    names = list(levels)
+    n = held_out.n_tasks
     errors = FoldErrors(
         np.stack([_by_block(held_out, loss, part, scored) for part in held_out.predictors]),
-        np.array([np.bincount(held_out.task, held_out.weight * (held_out.fold == k), rows.n_tasks) for k in scored]),
+        np.array([np.bincount(held_out.task, held_out.weight * (held_out.fold == k), n) for k in scored]),
         measure=loss.measure,
     )
     average, predictor = None, held_out.predictors[names.index(preferred)]
     shared = [preferred] if preferred == "graph" else [name for name in ("hub", CORRELATED) if name in names]
     place = min(map(names.index, shared or [preferred]), key=errors.mean().__getitem__)
-    if settings.blend and len(names) > 1:
+    if blend and len(names) > 1:
         predictor = cross_fitted_predictor(held_out, loss, place)
         average = _average(held_out, loss, names, place, predictor, errors, scored)
     return average, errors, _by_block(held_out, loss, null, scored).sum(axis=0), predictor
@@ -241,22 +255,21 @@ def moderated(loss: RowLoss, predictor: np.ndarray, variance: np.ndarray) -> np.
     return predictor / np.sqrt(1.0 + np.pi * variance / 8.0) if loss.name == "logistic" else predictor
 
 
-def _dispersion(
-    rows: TaskRows, loss: RowLoss, settings: Settings, folds: np.ndarray | None, scored: list[int]
-) -> float:
+def _dispersion(kept: FoldedRows, loss: RowLoss, settings: Settings, scored: list[int]) -> float:
     """φ beside the hub for counts, unless φ = 1 predicts held-out rows better by more than a paired standard error."""
+    rows = kept.rows
     if loss.name != "poisson" or rows.n_tasks == 1:
         return 1.0
     whole = pooled_level(rows, loss, settings.slopes)
     found = learned_dispersion(rows, loss, settings, whole)
     if found <= _NEGLIGIBLE_DISPERSION:
         return 1.0
-    if folds is None or not scored:
+    if not scored:
         return found
     excess = np.zeros(rows.n_tasks)
     for k in scored:
-        rest = rows.take(folds != k)
-        part = rows.take(folds == k).seen_from(rest, loss)
+        rest = kept.training(k)
+        part = kept.part(k).seen_from(rest, loss)
         pooled = pooled_level(rest, loss, settings.slopes, 1.0, whole)
         # The dispersion that the rows of the other folds show.
         own = learned_dispersion(rest, loss, settings, pooled)
@@ -268,43 +281,61 @@ def _dispersion(
     return found if excess.sum() <= deviation else 1.0
 
 
-def _held_out(
-    rows: TaskRows,
+@dataclass(frozen=True)
+class OutcomeFold:
+    """What levels learned without a fold predict for its rows.
+
+    Parameters
+    ----------
+    predictors : array of shape (levels, rows)
+    null : array of shape (rows,)
+        The predictor of the base rate.
+    known : array of bool, shape (rows,)
+        Whether the task of the row has rows in other folds.
+    """
+
+    predictors: np.ndarray
+    null: np.ndarray
+    known: np.ndarray
+
+
+def _without_fold(
+    kept: FoldedRows,
     loss: RowLoss,
     settings: Settings,
     task_names: np.ndarray,
-    folds: np.ndarray,
-    scored: list[int],
     levels: dict[str, OutcomeLevel],
     dispersion: float,
-) -> tuple[HeldOutRows, np.ndarray]:
-    """What every level predicts for rows it has not seen, and the base rate's predictor of these rows."""
-    used = np.flatnonzero(np.isin(folds, scored))
-    predictors, null = np.empty((len(levels), len(rows.task))), np.empty(len(rows.task))
-    known = np.zeros(len(rows.task), dtype=bool)
-    for k in scored:
-        logger.info("learning again without fold %d of %d", k + 1, int(folds.max()) + 1)
-        rest, here = rows.take(folds != k), np.flatnonzero(folds == k)
-        part = rows.take(here).seen_from(rest, loss)
-        own = learn_outcome_levels(rest, loss, settings, task_names, dispersion, graph="graph" in levels, start=levels)
-        for place, name in enumerate(levels):
-            # Where the rows of the other folds support no graph, the hub is what they would have given.
-            level = own.get(name, own.get("hub", own["independent"]))
-            variance = row_quadratics(part.design, level.covariance, part.task)
-            predictors[place, here] = moderated(loss, part.predictor(level.fit.coefficients), variance)
-        known[here] = rest.count[part.task] > 0
-        base = null_model(rest, loss, settings.slopes)
-        null[here] = part.design @ base + part.offset
+    k: int,
+    journal: Journal | None = None,
+) -> OutcomeFold:
+    """Learn the same levels without fold `k`, and predict its rows."""
+    logger.info("learning again without fold %d", k + 1)
+    rest = kept.training(k)
+    part = kept.part(k).seen_from(rest, loss)
+    own = learn_outcome_levels(rest, loss, settings, task_names, dispersion, graph="graph" in levels, start=levels)
+    predictors = []
+    for name in levels:
+        # Where the rows of the other folds support no graph, the hub is what they would have given.
+        level = own.get(name, own.get("hub", own["independent"]))
+        variance = row_quadratics(part.design, level.covariance, part.task)
+        predictors.append(moderated(loss, part.predictor(level.fit.coefficients), variance))
+    null = part.design @ null_model(rest, loss, settings.slopes) + part.offset
+    return OutcomeFold(np.stack(predictors), null, rest.count[part.task] > 0)
+
+
+def _joined(kept: FoldedRows, scored: list[int], results: list[OutcomeFold]) -> tuple[HeldOutRows, np.ndarray]:
+    """Predictions for all held-out rows, in the order of the rows, and the base rate's predictor of these rows."""
+    rows, folds = kept.rows, np.zeros(0, dtype=np.int64) if kept.folds is None else kept.folds
+    here = np.concatenate([np.flatnonzero(folds == k) for k in scored])
+    order = np.argsort(here)
+    used = here[order]
+    predictors = np.concatenate([result.predictors for result in results], axis=1)[:, order]
+    null, known = (np.concatenate([getattr(each, name) for each in results])[order] for name in ("null", "known"))
     held_out = HeldOutRows(
-        predictors[:, used],
-        rows.target[used],
-        rows.weight[used],
-        rows.task[used],
-        folds[used],
-        rows.n_tasks,
-        known[used],
+        predictors, rows.target[used], rows.weight[used], rows.task[used], folds[used], rows.n_tasks, known
     )
-    return held_out, null[used]
+    return held_out, null
 
 
 def _by_block(held_out: HeldOutRows, loss: RowLoss, predictor: np.ndarray, scored: list[int]) -> np.ndarray:
