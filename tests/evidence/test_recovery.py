@@ -22,7 +22,7 @@ from ggmtl.evidence.shared_coefficients import (
     marginal_evidence,
     shared_coefficients,
 )
-from ggmtl.evidence.spanning_trees import Messages, edge_probabilities, task_messages
+from ggmtl.evidence.spanning_trees import LinkProbabilities, Messages, link_probabilities, task_messages
 from ggmtl.fit.levels import candidate_models, hub_level
 from ggmtl.graph.candidates import KNN, Candidates, Complete
 from ggmtl.inspection import shared_features
@@ -229,7 +229,7 @@ def test_tree_averages_agree_with_the_sum_over_all_trees():
     location = np.cumsum(random.standard_normal((n, p)), axis=0)
     messages = Messages(random.uniform(2.0, 6.0, n), location, noise)
     edges = np.array(list(combinations(range(n), 2)))
-    found = edge_probabilities(messages, edges, 3.0, hub, np.ones(len(edges)), links=8000)
+    found = link_probabilities(messages, edges, 3.0, hub, np.ones(len(edges)), links=8000).between
     weight = np.append(messages.weight, 0.01 * messages.weight.mean())
     points = np.vstack([location - location.mean(axis=0), np.zeros(p)])
     logs, members = [], []
@@ -249,6 +249,22 @@ def test_tree_averages_agree_with_the_sum_over_all_trees():
     np.testing.assert_allclose(found, chances / chances.sum() @ np.array(members, dtype=float), atol=0.04)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_probability_of_the_likeliest_tree_follows_from_those_of_its_links(seed):
+    """For p(T) ∝ Π λ, against all trees one by one."""
+    n, weight = 5, np.exp(1.5 * np.random.default_rng(seed).standard_normal((6, 6)))
+    trees = spanning_trees(n + 1)
+    logs = np.array([sum(np.log(weight[x, y]) for x, y in tree) for tree in trees])
+    chances = np.exp(logs - logs.max()) / np.exp(logs - logs.max()).sum()
+    of_link = {link: sum(p for p, tree in zip(chances, trees) if link in tree) for link in combinations(range(6), 2)}
+    edges = np.array(list(combinations(range(n), 2)))
+    between, to_hub = [of_link[x, y] for x, y in edges.tolist()], [of_link[x, n] for x in range(n)]
+    tree, multiplicity = LinkProbabilities(edges, np.array(between), np.array(to_hub)).likeliest_tree()
+    best = trees[int(chances.argmax())]
+    assert {tuple(edge) for edge in edges[tree].tolist()} == {link for link in best if n not in link}
+    assert multiplicity == pytest.approx(-np.log(chances.max()), abs=0.02)
+
+
 def test_messages_of_round_losses_are_their_least_squares():
     random = np.random.default_rng(1)
     solution, size = random.standard_normal((5, 3)), random.uniform(10.0, 50.0, 5)
@@ -263,7 +279,8 @@ def test_tasks_on_a_line_are_linked_to_their_neighbours():
     random = np.random.default_rng(2)
     location = np.cumsum(random.standard_normal((8, 20)), axis=0) + 0.2 * random.standard_normal((8, 20))
     edges = np.array(list(combinations(range(8), 2)))
-    chances = edge_probabilities(Messages(np.full(8, 25.0), location, 1.0), edges, 1.0, 0.1, np.zeros(len(edges)))
+    found = link_probabilities(Messages(np.full(8, 25.0), location, 1.0), edges, 1.0, 0.1, np.zeros(len(edges)))
+    chances = found.between
     near = edges[:, 1] - edges[:, 0] == 1
     assert chances[near].min() > 0.9
     assert chances[~near].max() < 0.1

@@ -14,12 +14,12 @@ in O(n p³) for n tasks in K clusters.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
-from scipy.special import gammaln
+from scipy.special import gammaln, logsumexp
 
 from ggmtl.evidence.hub import misfit, task_inverses
 from ggmtl.evidence.hub_strengths import StrengthEvidence, tune_strengths
@@ -50,10 +50,12 @@ class ClusterChoice:
         Strengths of the hub beside them.
     value : float
         f.
-    description : float
-        Nats that it takes to say which clusters.
+    description, multiplicity : float
+        −ln of the prior and, about, of the posterior probability of these clusters.
     coefficients : array of shape (n, p)
         Models.
+    noise : float
+        σ².
     """
 
     cluster: np.ndarray
@@ -62,6 +64,8 @@ class ClusterChoice:
     value: float
     description: float
     coefficients: np.ndarray
+    noise: float
+    multiplicity: float = 0.0
 
     @property
     def total(self) -> float:
@@ -182,7 +186,7 @@ def search_clusters(
 
         strength, hub, evidence = tune_strengths(evaluate, loss, strength, hub, label, offset)
         description = cluster_description(loss.n_tasks, int(cluster.max()) + 1)
-        return ClusterChoice(cluster, strength, hub, evidence.value, description, evidence.coefficients)
+        return ClusterChoice(cluster, strength, hub, evidence.value, description, evidence.coefficients, evidence.noise)
 
     best: ClusterChoice | None = None
     for cluster in _cuts(distances, together, allowed):
@@ -194,19 +198,23 @@ def search_clusters(
             best = choice
     if best is None or len(together) or allowed is not None:
         return best
+    logs = _memberships(loss, best, coupling, ridge)
     for _ in range(_REASSIGNMENTS):
-        choice = fitted(_reassigned(loss, best, coupling, ridge), best.strength, best.hub)
+        cluster = np.unique(logs.argmax(axis=1), return_inverse=True)[1].reshape(-1)
+        choice = fitted(cluster, best.strength, best.hub)
         if choice.total > best.total - 1e-6:
             break
-        best = choice
-    return best
+        best, logs = choice, _memberships(loss, choice, coupling, ridge)
+    chance = logs - logsumexp(logs, axis=1, keepdims=True)
+    return replace(best, multiplicity=-float(chance[np.arange(len(chance)), best.cluster].sum()))
 
 
-def _reassigned(loss: LeastSquares, choice: ClusterChoice, coupling: np.ndarray, ridge: float) -> np.ndarray:
-    """Every task in the cluster whose mean model γ explains its rows best, the task's own model integrated out.
+def _memberships(loss: LeastSquares, choice: ClusterChoice, coupling: np.ndarray, ridge: float) -> np.ndarray:
+    """ln of how likely every task is in every cluster, up to a constant of the task, shape (n, K).
 
-    The rows of task i say −½(γᵀSγ − 2γᵀs)/σ² with S = a − a D⁻¹ a, s = a D⁻¹ m and D = G + diag(a): a distance between
-    models in which a direction counts as much as the rows tell of it.
+    With its own model integrated out, the rows of task i say −½(γᵀSγ − 2γᵀs)/σ² of the mean model γ of a cluster, where
+    S = a − a D⁻¹ a, s = a D⁻¹ m and D = G + diag(a): a distance between models in which a direction counts as much as
+    the rows tell of it.
     """
     size = np.bincount(choice.cluster)
     centres = _sum_by(choice.coefficients, choice.cluster) / size[:, None]
@@ -215,7 +223,7 @@ def _reassigned(loss: LeastSquares, choice: ClusterChoice, coupling: np.ndarray,
     shrunk = np.diag(a) - a[:, None] * inverse * a
     told = a * np.matmul(inverse, loss.moment[..., None])[..., 0]
     misfit = np.einsum("ck,nkl,cl->nc", centres, shrunk, centres, optimize=True) - 2.0 * told @ centres.T
-    return np.unique(misfit.argmin(axis=1), return_inverse=True)[1].reshape(-1)
+    return -0.5 * misfit / choice.noise
 
 
 def cluster_description(n_tasks: int, n_clusters: int) -> float:

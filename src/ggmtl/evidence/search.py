@@ -17,7 +17,6 @@ from scipy.spatial.distance import pdist, squareform
 from ggmtl.bilevel.level import GraphFit, Settings
 from ggmtl.evidence.dense import EvidenceModel
 from ggmtl.evidence.edge_steps import STEPS, EvidenceResult, learn_edges
-from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.sampled_edges import (
     RENEWED,
     RESULT_TOL,
@@ -29,7 +28,13 @@ from ggmtl.evidence.sampled_edges import (
     solves_for,
 )
 from ggmtl.evidence.scaled_problem import ScaledProblem, order_of
-from ggmtl.evidence.selection import GraphChoice, choose_clusters, ranked_list, select_graph
+from ggmtl.evidence.selection import (
+    GraphChoice,
+    choose_clusters,
+    expected_distances,
+    search_trees,
+    strongest_edges,
+)
 from ggmtl.graph.candidates import KNN, CandidateEdges, Candidates, Complete
 from ggmtl.graph.task_graph import beside_heaviest
 from ggmtl.runtime.journal import Journal
@@ -37,8 +42,6 @@ from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.solve.solvers import prepare
 from ggmtl.statistics.least_squares import LeastSquares
 
-# Nats by which a graph must beat the hub, its description paid, to be believed without a vote: odds of twenty to one.
-_MARGIN = 3.0
 # Edges per task of the sparser graphs along the path.
 _PER_TASK = (0.5, 1.0, 2.0)
 # Steps end when one gains less than this many nats, in units of the tolerance of the fit: 0.1 by default.
@@ -54,10 +57,10 @@ def learn_by_evidence(
     journal: Journal | None = None,
     start: GraphFit | None = None,
 ) -> list[GraphFit]:
-    """Graphs of rising density, the one of highest evidence last; fixed candidates are always in that one.
+    """Graphs of single edges of rising density, the densest last; fixed candidates are always in that one.
 
-    Where evidence is exact, the sparser ones are the edges of largest leverage, half, one and two per task. Where it
-    is sampled, clusters come before the last graph (or the hub alone in their place).
+    Clusters come before the last graph, or the hub alone in their place. Where evidence is exact, the last graph has
+    the edges that trees have in common, and the sparser ones the likeliest edges, half, one and two per task.
 
     Parameters
     ----------
@@ -99,11 +102,8 @@ def learn_by_evidence(
     if not _may_have_clusters(loss, settings.sizes):
         return graphs
     clusters = clusters_of_many(problem, dense, any_pair)
-    if clusters is None:
-        return [*graphs[:-1], nothing, graphs[-1]]
     outcome = {key: getattr(graphs[-1], key) for key in ("iterations", "status", "certificate", "history")}
-    chosen = _chosen(problem, clusters, outcome, nothing, supported=clusters.score > _MARGIN)
-    return [*graphs[:-1], chosen, graphs[-1]]
+    return [*graphs[:-1], _chosen(problem, clusters, outcome, nothing), graphs[-1]]
 
 
 def _may_have_clusters(loss: LeastSquares, sizes: Sizes) -> bool:
@@ -133,21 +133,28 @@ def _by_exact_evidence(
         journal=journal,
     )
     outcome = _outcome(learned)
-    choice = select_graph(model, learned, groups, fixed=fixed, any_pair=any_pair)
-    sizes = [max(1, int(share * model.loss.n_tasks)) for share in _PER_TASK]
-    likely = choice.probabilities
-    sparser = [ranked_list(model, learned, min(size, len(model.edges)), groups, probabilities=likely) for size in sizes]
-    if choice.kind == "hub":
-        last = replace(nothing, **outcome)
-    else:
-        supported = choice.score > _MARGIN or bool(fixed.any())
-        last = _chosen(problem, choice, outcome, nothing, supported=supported)
-    return [*(_chosen(problem, choice, outcome, nothing) for choice in sparser), last]
+    trees = search_trees(model, learned, groups, fixed=fixed)
+    likely = learned.leverage if trees is None or trees.probabilities is None else trees.probabilities
+    sizes = [min(max(1, int(share * model.loss.n_tasks)), len(model.edges)) for share in _PER_TASK]
+    sparser = [strongest_edges(model, learned, likely, size, groups) for size in sizes]
+    clusters = choose_clusters(
+        model, expected_distances(model, learned.evidence), groups, fixed=fixed, any_pair=any_pair
+    )
+    as_fit = partial(_chosen, problem, outcome=outcome, nothing=nothing)
+    last = as_fit(trees, supported=True if fixed.any() else None)
+    return [*(as_fit(choice, supported=False) for choice in sparser), as_fit(clusters), last]
 
 
 def _chosen(
-    problem: ScaledProblem, choice: GraphChoice, outcome: dict[str, Any], nothing: GraphFit, supported: bool = False
+    problem: ScaledProblem,
+    choice: GraphChoice | None,
+    outcome: dict[str, Any],
+    nothing: GraphFit,
+    supported: bool | None = None,
 ) -> GraphFit:
+    """The choice as a level; the hub alone in its place where there is none. `supported` overrules its evidence."""
+    if choice is None or not choice.selected.any():
+        return replace(nothing, **outcome)
     return problem.as_fit(
         choice.edges,
         choice.edge_values,
@@ -156,7 +163,7 @@ def _chosen(
         value=nothing.value - choice.score,
         outcome=outcome,
         reported=choice.selected.astype(float),
-        supported=supported,
+        supported=choice.supported if supported is None else supported,
     )
 
 
@@ -294,13 +301,11 @@ def clusters_of_many(problem: ScaledProblem, dense: Neighbours, any_pair: bool) 
     any_pair : bool
         Whether clusters may join tasks that are no edge of `dense`.
     """
-    loss = problem.loss
     model = problem.model(dense.edges, problem.hub)
-    alone = hub_evidence(loss, problem.hub, model.ridge).value
     best, models = None, dense.coefficients
     for _ in range(_CLUSTER_SEARCHES):
         distances = squareform(pdist(models, "sqeuclidean"))
-        found = choose_clusters(model, distances, problem.groups, alone, fixed=dense.fixed, any_pair=any_pair)
+        found = choose_clusters(model, distances, problem.groups, fixed=dense.fixed, any_pair=any_pair)
         if found is None or found.score <= (0.0 if best is None else best.score):
             break
         best, models = found, found.coefficients

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ggmtl.bilevel.level import STRAIGHT, GraphFit
+from ggmtl.evidence.selection import TIE
 from ggmtl.fit.average import Average, average_levels
 from ggmtl.fit.held_out import FoldErrors, reported_graph
 from ggmtl.graph.task_graph import TaskGraph
@@ -162,6 +163,19 @@ def by_name(levels: Iterable[GraphFit]) -> dict[str, GraphFit]:
     return named
 
 
+def by_evidence(levels: Mapping[str, GraphFit], errors: Mapping[str, float] | None = None) -> list[str]:
+    """Names of the graphs that evidence supports, the best first; those whose evidence is not known come last.
+
+    Evidence about as good as the best is told apart by held-out errors where there are any.
+    """
+    value = {name: np.nan_to_num(fit.value, nan=np.inf) for name, fit in levels.items() if fit.supported}
+    ranked = sorted(value, key=value.__getitem__)
+    if errors is None or not ranked:
+        return ranked
+    tied = [name for name in ranked if value[name] <= value[ranked[0]] + TIE]
+    return [*sorted(tied, key=errors.__getitem__), *(name for name in ranked if name not in tied)]
+
+
 def shared_level(names: Iterable[str]) -> str | None:
     """Name of the shared model, the one with task features if there is one; None without a shared model."""
     names = list(names)
@@ -214,15 +228,19 @@ def _worsens(average: Average) -> bool:
 
 
 def _best_graph(levels: Mapping[str, GraphFit], errors: FoldErrors) -> str | None:
-    """Name of a graph that is as good as the best one: the first that its criterion supports, else the sparsest."""
+    """Of the graphs that evidence supports, or else of all, the first of those that predict as well as the best.
+
+    The first is the one that evidence prefers, or else the sparsest. Of graphs with about the same evidence, the one of
+    lower error comes first.
+    """
     names = list(levels)
-    graphs = [name for name in names if levels[name].kind == "graph"]
+    mean = dict(zip(names, errors.mean().tolist()))
+    supported = by_evidence(levels, mean)
+    graphs = supported or [name for name in names if levels[name].kind == "graph"]
     if not graphs:
         return None
-    mean = dict(zip(names, errors.mean().tolist()))
     best = min(graphs, key=mean.__getitem__)
-    good = [name for name in graphs if _is_as_good(errors, names, name, best)]
-    return next((name for name in good if levels[name].supported), good[0])
+    return next(name for name in graphs if _is_as_good(errors, names, name, best))
 
 
 def choose(levels: Mapping[str, GraphFit], errors: FoldErrors | None, linked: bool = False) -> str:
@@ -238,10 +256,10 @@ def choose(levels: Mapping[str, GraphFit], errors: FoldErrors | None, linked: bo
     names = list(levels)
     if linked:
         return last_graph(levels)
-    supported = [name for name in names if levels[name].supported]
     if errors is None:
-        return supported[0] if supported else shared_level(names) or names[-1]
+        return next(iter(by_evidence(levels)), shared_level(names) or names[-1])
     mean = dict(zip(names, errors.mean().tolist()))
+    supported = by_evidence(levels, mean)
     graphs = [name for name in names if levels[name].name == "graph"]
     lowest = min(names, key=mean.__getitem__)
     for name in supported:

@@ -31,6 +31,7 @@ from ggmtl.evidence.laplace import (
     predicting_models,
 )
 from ggmtl.evidence.search import learn_by_evidence
+from ggmtl.evidence.selection import TIE
 from ggmtl.fit.levels import CORRELATED, covariance_root
 from ggmtl.fit.separate_outcomes import (
     STRONGEST,
@@ -221,9 +222,13 @@ def graph_level(
         names = task_names if order is None else task_names[order]
         return settings.candidates.propose(models @ root, names, near, search_for(mode.sums))
 
-    found = learn_by_evidence(mode.sums, settings, propose, hub)[-1]
-    if not found.supported or not (found.edge_values > 0).any():
+    graphs = learn_by_evidence(mode.sums, settings, propose, hub)
+    supported = [fit for fit in graphs if fit.supported and not np.isnan(fit.value)]
+    if not supported:
         return None
+    # Clusters come before edges, and are simpler to read where the evidence is about the same.
+    best = min(fit.value for fit in supported)
+    found = next(fit for fit in supported if fit.value <= best + TIE)
     mode = graph_mode(rows, loss, found, hub.coefficients, mode.sums.noise or 1.0)
     covariance, new_task = _covariance_beside_edges(replace(found, coefficients=mode.coefficients), mode.sums)
 
