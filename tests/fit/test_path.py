@@ -10,7 +10,7 @@ from ggmtl.baselines import HubRegressor, IndependentRegressor, PooledRegressor
 from ggmtl.bilevel.level import GraphFit
 from ggmtl.data.folds import deal_folds
 from ggmtl.datasets import make_clusters, make_line
-from ggmtl.fit.family import by_name, choose
+from ggmtl.fit.family import by_evidence, by_name, choose
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.levels import hub_level, independent_level, learn_levels, pooled_level
 from ggmtl.fit.path import _renamed, _without_repetitions
@@ -29,6 +29,22 @@ def errors() -> FoldErrors:
 def fit_named(name: str, supported: bool = False) -> GraphFit:
     empty = np.empty(0)
     return GraphFit(name, np.empty((0, 2), int), empty, empty, empty, np.empty((2, 2)), 0.0, supported=supported)
+
+
+def test_graphs_with_about_the_same_evidence_are_ranked_by_their_errors():
+    graphs = {
+        name: replace(fit_named(name, supported=name != "sparse"), value=value)
+        for name, value in {
+            "sparse": -99.0,
+            "clusters": -20.0,
+            "trees": -19.0,
+            "worse": -5.0,
+            "sampled": np.nan,
+        }.items()
+    }
+    errors = {"sparse": 1.0, "clusters": 1.3, "trees": 1.2, "worse": 1.1, "sampled": 1.0}
+    assert by_evidence(graphs) == ["clusters", "trees", "worse", "sampled"]
+    assert by_evidence(graphs, errors) == ["trees", "clusters", "worse", "sampled"]
 
 
 def test_mean_error_is_over_rows(errors):

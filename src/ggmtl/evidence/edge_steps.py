@@ -64,6 +64,11 @@ class EvidenceResult:
     status: str
 
     @property
+    def coefficients(self) -> np.ndarray:
+        """Models, shape (n, p)."""
+        return self.evidence.coefficients
+
+    @property
     def converged(self) -> bool:
         """Whether the last step gained next to nothing."""
         return self.status == "converged"

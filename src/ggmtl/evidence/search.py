@@ -101,9 +101,11 @@ def learn_by_evidence(
     dense, graphs = learn_by_samples(problem, first, again, rounds, renewed, seed, journal)
     if not _may_have_clusters(loss, settings.sizes):
         return graphs
-    clusters = clusters_of_many(problem, dense, any_pair)
     outcome = {key: getattr(graphs[-1], key) for key in ("iterations", "status", "certificate", "history")}
-    return [*graphs[:-1], _chosen(problem, clusters, outcome, nothing), graphs[-1]]
+    found = [clusters_of_many(problem, dense, any_pair)]
+    if loss.n_tasks <= settings.sizes.tree_tasks:
+        found.append(search_trees(problem.model(dense.edges, problem.hub), dense, problem.groups, fixed=dense.fixed))
+    return [*graphs[:-1], *(_chosen(problem, choice, outcome, nothing) for choice in found), graphs[-1]]
 
 
 def _may_have_clusters(loss: LeastSquares, sizes: Sizes) -> bool:

@@ -30,10 +30,15 @@ from ggmtl.evidence.edge_steps import EvidenceResult
 from ggmtl.evidence.elimination import SparseGraph, strength_evidence
 from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.hub_strengths import StrengthEvidence, group_labels, tune_strengths
+from ggmtl.evidence.sampled_edges import Neighbours
 from ggmtl.evidence.spanning_trees import average_over_trees, log_number_of_trees
 
-# Evidence within so many nats is about the same: odds of twenty to one. A graph must beat the hub by more than that.
-TIE = 3.0
+# What was learned beside all candidates.
+Learned = EvidenceResult | Neighbours
+# Nats by which a graph must beat the hub to be believed without a vote: odds of twenty to one.
+_MARGIN = 3.0
+# Nats a task up to which the evidence of trees and clusters is about the same: a tenth of the multiplicity of trees.
+_TIE = 0.2
 # Share of its multiplicity that is credited to a graph. It is known to about a tenth.
 _CREDITED = 0.9
 # Links of trees that are drawn: beside the strengths of all candidates, then beside those of the likeliest tree.
@@ -82,17 +87,22 @@ class GraphChoice:
     @property
     def supported(self) -> bool:
         """Whether the score is beyond doubt."""
-        return self.score > TIE
+        return self.score > _MARGIN
+
+
+def tied(n_tasks: int) -> float:
+    """Nats up to which the evidence of two graphs is about the same."""
+    return max(_MARGIN, _TIE * n_tasks)
 
 
 def search_trees(
     model: EvidenceModel,
-    learned: EvidenceResult,
+    learned: Learned,
     groups: np.ndarray | None = None,
     *,
     fixed: np.ndarray | None = None,
 ) -> GraphChoice | None:
-    """The edges that trees over tasks and hub have in common; None where the data do not determine them.
+    """The edges that trees over tasks and hub have in common; None where there are none, or where rows leave them open.
 
     With q the probabilities of the edges, the K likeliest edges are taken that maximise the expected F1,
     2 Σ_{top K} q / (K + Σ q): where the evidence is clear these are the edges of the likeliest tree, else others about
@@ -102,8 +112,8 @@ def search_trees(
     ----------
     model : EvidenceModel
         Losses, candidate edges, coupling, and the hub that is best without edges.
-    learned : EvidenceResult
-        What :func:`~ggmtl.evidence.edge_steps.learn_edges` found: it says where to search.
+    learned : EvidenceResult or Neighbours
+        Edge values, hub, leverages and models that were learned beside all candidates: they say where to search.
     groups : array of int, shape (p,), optional
         Coefficients that share a hub strength.
     fixed : array of bool, shape (m,), optional
@@ -114,7 +124,7 @@ def search_trees(
     fixed = np.zeros(len(model.edges), dtype=bool) if fixed is None else fixed
     # Learned beside all candidates, the hub is far too weak beside n edges.
     beside = replace(model, hub=np.maximum(learned.hub, HUB_SHARE * model.hub))
-    models, values, likely = learned.evidence.coefficients, learned.edge_values, learned.leverage
+    models, values, likely = learned.coefficients, learned.edge_values, learned.leverage
     for links in _LINKS:
         try:
             found = average_over_trees(beside, models, values, likely, main, links)
@@ -122,6 +132,9 @@ def search_trees(
             # Targets without noise that rows do not determine: strengths span what a matrix can hold.
             return None
         tree, multiplicity = found.likeliest_tree()
+        if not (tree | fixed).any():
+            # Every task hangs on the hub alone.
+            return None
         best = _tuned(model, learned, tree | fixed, label)
         beside = replace(model, hub=np.maximum(best.hub, HUB_SHARE * model.hub))
         models, values, likely = best.coefficients, best.edge_values, found.between
@@ -136,7 +149,7 @@ def search_trees(
 
 
 def strongest_edges(
-    model: EvidenceModel, learned: EvidenceResult, rank: np.ndarray, size: int, groups: np.ndarray | None = None
+    model: EvidenceModel, learned: Learned, rank: np.ndarray, size: int, groups: np.ndarray | None = None
 ) -> GraphChoice:
     """The `size` edges of highest rank, with one strength, tuned along with the hub's."""
     selected = np.zeros(len(model.edges), dtype=bool)
@@ -144,7 +157,7 @@ def strongest_edges(
     return _tuned(model, learned, selected, group_labels(groups, len(model.coupling)))
 
 
-def _tuned(model: EvidenceModel, learned: EvidenceResult, selected: np.ndarray, label: np.ndarray) -> GraphChoice:
+def _tuned(model: EvidenceModel, learned: Learned, selected: np.ndarray, label: np.ndarray) -> GraphChoice:
     """The selected edges with the strength of highest evidence, the hub's strength tuned along with it."""
     if not selected.any():
         alone = hub_evidence(model.loss, model.hub, model.ridge)

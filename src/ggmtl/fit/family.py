@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ggmtl.bilevel.level import STRAIGHT, GraphFit
-from ggmtl.evidence.selection import TIE
+from ggmtl.evidence.selection import tied
 from ggmtl.fit.average import Average, average_levels
 from ggmtl.fit.held_out import FoldErrors, reported_graph
 from ggmtl.graph.task_graph import TaskGraph
@@ -172,8 +172,9 @@ def by_evidence(levels: Mapping[str, GraphFit], errors: Mapping[str, float] | No
     ranked = sorted(value, key=value.__getitem__)
     if errors is None or not ranked:
         return ranked
-    tied = [name for name in ranked if value[name] <= value[ranked[0]] + TIE]
-    return [*sorted(tied, key=errors.__getitem__), *(name for name in ranked if name not in tied)]
+    least = value[ranked[0]] + tied(len(levels[ranked[0]].coefficients))
+    first = [name for name in ranked if value[name] <= least]
+    return [*sorted(first, key=errors.__getitem__), *ranked[len(first) :]]
 
 
 def shared_level(names: Iterable[str]) -> str | None:

@@ -31,7 +31,7 @@ from ggmtl.evidence.laplace import (
     predicting_models,
 )
 from ggmtl.evidence.search import learn_by_evidence
-from ggmtl.evidence.selection import TIE
+from ggmtl.evidence.selection import tied
 from ggmtl.fit.levels import CORRELATED, covariance_root
 from ggmtl.fit.separate_outcomes import (
     STRONGEST,
@@ -227,8 +227,8 @@ def graph_level(
     if not supported:
         return None
     # Clusters come before edges, and are simpler to read where the evidence is about the same.
-    best = min(fit.value for fit in supported)
-    found = next(fit for fit in supported if fit.value <= best + TIE)
+    least = min(fit.value for fit in supported) + tied(len(hub.coefficients))
+    found = next(fit for fit in supported if fit.value <= least)
     mode = graph_mode(rows, loss, found, hub.coefficients, mode.sums.noise or 1.0)
     covariance, new_task = _covariance_beside_edges(replace(found, coefficients=mode.coefficients), mode.sums)
 

@@ -27,6 +27,9 @@ class Sizes:
         Largest n p³, and largest n, for which clusters are a level of their own when evidence is sampled. Their
         evidence is exact and asked for about a hundred times, in O(n p³): half of the time at 1,280 tasks and p = 11.
         The distances between all models take n² numbers.
+    tree_tasks : int
+        Largest n for which single edges are averaged over trees where evidence is sampled: a sweep over the links takes
+        time as n³.
     hub_sample : int
         With more tasks than this, the strengths of the common model are learned from a sample of this many: they
         describe the population, and 1,500 tasks give them to a few percent.
@@ -89,6 +92,7 @@ class Sizes:
     exact_tasks: int = 60
     clusters: int = 1 << 23
     cluster_tasks: int = 5000
+    tree_tasks: int = 200
     hub_sample: int = 1500
     single_coefficients: int = 2000
     ordered: int = 1 << 18
