@@ -60,5 +60,5 @@ def test_common_model_that_no_row_determines_is_left_to_the_dense_factor():
     loss = tasks(30, 3)
     gram = loss.gram.copy()
     gram[:, 2, :] = gram[:, :, 2] = 0.0
-    model = EvidenceModel(replace(loss, gram=gram), line(30), np.ones(3), np.full(3, 2.0))
+    model = EvidenceModel(replace(loss, gram=gram), line(30), np.ones(3), np.full(3, 20.0))
     assert strength_evidence(model, SparseGraph(line(30), 30, 3), 1.0) is None

@@ -14,6 +14,7 @@ from ggmtl import GGMTLRegressor, load_model
 from ggmtl.bilevel.level import GraphFit
 from ggmtl.datasets import make_clusters
 from ggmtl.errors import InputError, ParameterError
+from ggmtl.evidence import hub as hub_module
 from ggmtl.evidence import level_value
 from ggmtl.evidence.clusters import cluster_description
 from ggmtl.evidence.dense import EvidenceModel
@@ -237,7 +238,7 @@ def test_evidence_of_a_fit_is_on_the_scale_of_the_hub(problem):
     hub = hub_evidence(loss.weighted(precisions), model.hub)
     none = GraphFit("hub", model.edges[:0], np.empty(0), np.zeros(4), model.hub, hub.coefficients, hub.value)
     assert graph_evidence(loss, replace(none, precisions=precisions)).value == pytest.approx(hub.value, abs=1e-6)
-    found = sampled_evidence(replace(model, ridge=1e-10), values, seed=2)
+    found = sampled_evidence(replace(model, ridge=hub_module.RIDGE), values, seed=2)
     graph = GraphFit("graph", model.edges, values, model.coupling, model.hub, found.coefficients, float("nan"))
     assert graph_evidence(loss, graph, seed=2).value == pytest.approx(found.value, rel=1e-12)
 
@@ -271,7 +272,7 @@ def line():
 
 def dense_value(model: GGMTLRegressor) -> float:
     fit, loss = model.state_.level, model.state_.folded().total
-    return dense_evidence(fit.weighed(loss), fit.edges, fit.edge_values, fit.coupling, fit.hub, ridge=1e-10)
+    return dense_evidence(fit.weighed(loss), fit.edges, fit.edge_values, fit.coupling, fit.hub, ridge=hub_module.RIDGE)
 
 
 def test_evidence_of_a_small_graph_is_its_criterion_without_the_description(line):

@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
-from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.hub import RIDGE, hub_evidence
 from ggmtl.evidence.task_means import effect_covariance, learn_means, mean_evidence
 from ggmtl.statistics.least_squares import LeastSquares
 from made import sums_of
-
-RIDGE = 1e-10
 
 
 def described_rows(n=12, rows=6, p=3, q=2, seed=0):

@@ -94,7 +94,7 @@ def test_segment_cross_products_take_any_layout_and_type(form):
     np.testing.assert_allclose(single, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("p", [1, 2, 4, 5, 8, 19])
+@pytest.mark.parametrize("p", [1, 2, 4, 5, 8, 19, 130])
 def test_inverse_blocks_are_inverses_and_symmetric_positive_definite(form, p):
     rng = np.random.default_rng(p)
     X = rng.normal(size=(6, 3, p))
@@ -108,11 +108,12 @@ def test_inverse_blocks_are_inverses_and_symmetric_positive_definite(form, p):
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan])
-def test_a_block_that_is_not_positive_definite_is_refused(form, bad):
-    gram = np.stack([np.eye(3)] * 4)
+@pytest.mark.parametrize("p", [3, 130])
+def test_a_block_that_is_not_positive_definite_is_refused(form, bad, p):
+    gram = np.stack([np.eye(p)] * 4)
     gram[2, 1, 1] = bad
     with pytest.raises(np.linalg.LinAlgError):
-        kernels.inverse_blocks(gram, np.zeros((4, 3)))
+        kernels.inverse_blocks(gram, np.zeros((4, p)))
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (5, 7), (5, 6, 3)])

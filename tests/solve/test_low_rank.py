@@ -13,6 +13,7 @@ from ggmtl.solve import structured
 from ggmtl.solve.preconditioners import BlockJacobi, TwoLevel
 from ggmtl.solve.solvers import ConjugateGradient, prepare
 from ggmtl.solve.system import TaskSystem
+from ggmtl.statistics.few_rows import factor_rows
 
 
 def normal(system, *columns, seed=0):
@@ -44,8 +45,8 @@ def test_a_system_that_does_not_store_its_blocks_is_refused():
 
     system = narrow(37)
     other = Other(**{part.name: getattr(system, part.name) for part in dataclasses.fields(TaskSystem)})
-    assert structured.is_low_rank(system)
-    assert not structured.is_low_rank(other)
+    assert structured.few_rows_of(system) is not None
+    assert structured.few_rows_of(other) is None
 
 
 SMALL_BLOCKS = Sizes(low_rank_width=1, low_rank_numbers=0)
@@ -89,7 +90,7 @@ def test_low_rank_systems_are_solved_as_the_kronecker_system(name, columns):
 @pytest.mark.parametrize("name", LOW_RANK)
 def test_factors_give_the_operator_and_the_inverse_of_its_blocks(name):
     system = LOW_RANK[name]()
-    rows = structured.factor_rows(system.gram, 5)
+    rows = factor_rows(system.gram, 5)
     assert rows.shape == (9, 4, 16)
     np.testing.assert_allclose(np.matmul(rows.transpose(0, 2, 1), rows), system.gram, atol=1e-12)
     values = normal(system)
@@ -130,15 +131,15 @@ def test_low_rank_systems_of_any_shape(n, p, share_of_rows, strength, scales, co
 
 
 def test_tasks_of_full_rank_are_refused_also_where_only_one_has_it():
-    assert not structured.is_low_rank(narrow(40, rows=30))
-    assert not structured.is_low_rank(narrow(41, rows=8))
+    assert structured.few_rows_of(narrow(40, rows=30)) is None
+    assert structured.few_rows_of(narrow(41, rows=8)) is None
     system = narrow(42)
     system.gram[5] = grams(np.random.default_rng(0), 1, 16, 30)[0]
     assert structured.prepare_low_rank(system) is None
 
 
 def test_curvature_and_a_diagonal_far_smaller_than_the_data_are_refused():
-    assert not structured.is_low_rank(narrow(43, curved=True))
+    assert structured.few_rows_of(narrow(43, curved=True)) is None
     assert structured.prepare_low_rank(narrow(44, edges=[], ridge=1e-12)) is None
 
 

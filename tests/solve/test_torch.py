@@ -368,7 +368,7 @@ def test_hub_evidence_is_that_of_the_cpu(device, strength, chunk, monkeypatch):
 def test_a_hub_strength_of_zero_is_refused(device):
     strengths = torch.zeros(4, dtype=torch.float64, device=device)
     with pytest.raises(SingularSystemError, match="positive strengths"):
-        device_kernels.tensor_hub_evidence(TensorLoss.of(make_loss(), device), strengths)
+        device_kernels.tensor_hub_evidence(TensorLoss.of(make_loss(), device), strengths, 1e-8)
 
 
 # ---------------------------------------------------------------- where only numpy and torch are installed

@@ -21,8 +21,9 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from scipy.special import gammaln, logsumexp
 
-from ggmtl.evidence.hub import misfit, task_inverses
+from ggmtl.evidence.hub import RIDGE, misfit
 from ggmtl.evidence.hub_strengths import StrengthEvidence, tune_strengths
+from ggmtl.evidence.hub_sums import task_inverses
 from ggmtl.statistics.least_squares import LeastSquares
 
 # Clusters are reported as cliques: those with more edges per task are left to sparser graphs. 60 tasks or fewer
@@ -87,7 +88,7 @@ def cluster_evidence(
     strength: float,
     hub: np.ndarray,
     coupling: np.ndarray,
-    ridge: float = 1e-10,
+    ridge: float = RIDGE,
 ) -> StrengthEvidence:
     """Value of f, its derivatives for the strengths, and the models.
 
@@ -158,7 +159,7 @@ def search_clusters(
     *,
     together: np.ndarray,
     allowed: np.ndarray | None = None,
-    ridge: float = 1e-10,
+    ridge: float = RIDGE,
 ) -> ClusterChoice | None:
     """The best cut of an average-linkage tree, its tasks then moved to the clusters that explain them best.
 

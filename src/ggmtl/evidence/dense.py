@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ggmtl.errors import ParameterError
-from ggmtl.evidence.hub import chunks, misfit
+from ggmtl.evidence.hub import RIDGE, misfit
+from ggmtl.evidence.hub_sums import chunks
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.solve.system import TaskSystem, inverse_and_log_determinant
 from ggmtl.statistics.least_squares import LeastSquares
@@ -51,7 +52,7 @@ class EvidenceModel:
     edges: np.ndarray
     coupling: np.ndarray
     hub: np.ndarray
-    ridge: float = 1e-10
+    ridge: float = RIDGE
     sizes: Sizes = SIZES
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ggmtl.evidence.dense import EdgeEvidence, EvidenceModel, edge_evidence
+from ggmtl.evidence.hub import RIDGE
 from ggmtl.evidence.hub_strengths import group_labels
 from ggmtl.runtime.journal import Journal
 from ggmtl.statistics.least_squares import LeastSquares
@@ -86,7 +87,7 @@ def learn_edges(
     *,
     coupling: np.ndarray | None = None,
     groups: np.ndarray | None = None,
-    ridge: float = 1e-10,
+    ridge: float = RIDGE,
     max_iter: int = STEPS,
     tol: float = 0.1,
     journal: Journal | None = None,

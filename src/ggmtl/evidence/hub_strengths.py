@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from scipy.optimize import OptimizeResult, minimize
 
-from ggmtl.evidence.hub import HubEvidence, hub_evidence
+from ggmtl.evidence.hub import RIDGE, HubEvidence, hub_evidence
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import LeastSquares
 
@@ -54,7 +54,7 @@ def learn_hub(
     groups: np.ndarray | None = None,
     *,
     start: np.ndarray | None = None,
-    ridge: float = 1e-10,
+    ridge: float = RIDGE,
     shrinkage: float = 0.0,
     pulled: np.ndarray | None = None,
     held: np.ndarray | None = None,
@@ -95,7 +95,7 @@ def _tuned(
     loss: LeastSquares,
     label: np.ndarray,
     start: HubStrength,
-    ridge: float = 1e-10,
+    ridge: float = RIDGE,
     shrinkage: float = 0.0,
     pulled: np.ndarray | None = None,
     held: np.ndarray | None = None,

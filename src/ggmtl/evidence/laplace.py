@@ -24,7 +24,8 @@ from typing import ClassVar
 import numpy as np
 
 from ggmtl.evidence.correlated import learn_precision, moments_under
-from ggmtl.evidence.hub import HubEvidence, hub_evidence, information, task_inverses
+from ggmtl.evidence.hub import RIDGE, HubEvidence, hub_evidence
+from ggmtl.evidence.hub_sums import block_information, task_inverses
 from ggmtl.losses.rowwise import RowLoss
 from ggmtl.losses.task_rows import Mode, TaskRows, newton, row_quadratics
 from ggmtl.statistics.least_squares import LeastSquares
@@ -86,7 +87,7 @@ class LaplaceLoss:
         return np.zeros(self.n_features) if self.common_ridge is None else self.common_ridge
 
 
-def hub_mode(loss: LaplaceLoss, hub: np.ndarray, ridge: float = 1e-10) -> Mode:
+def hub_mode(loss: LaplaceLoss, hub: np.ndarray, ridge: float = RIDGE) -> Mode:
     """The models that minimise J beside a hub of these strengths; S⁻¹ of shape (p, p) stands for correlated ones."""
     drawn = loss.drawn()
 
@@ -139,7 +140,7 @@ def deviation_squares(loss: LaplaceLoss, precision: np.ndarray) -> tuple[np.ndar
 
 
 @hub_evidence.register
-def _(loss: LaplaceLoss, hub: np.ndarray, ridge: float = 1e-10, common_ridge: np.ndarray | None = None) -> HubEvidence:
+def _(loss: LaplaceLoss, hub: np.ndarray, ridge: float = RIDGE, common_ridge: np.ndarray | None = None) -> HubEvidence:
     """f and its gradient at the models that minimise J."""
     loss = loss if common_ridge is None else replace(loss, common_ridge=common_ridge)
     mode = hub_mode(loss, hub, ridge)
@@ -222,10 +223,10 @@ def hub_covariance(
     """
     if hub.ndim == 1:
         inverse, _ = task_inverses(gram, hub + ridge)
-        pooled, reach = information(gram, ridge, inverse) * hub, inverse * hub
+        pooled, reach = block_information(gram, ridge, inverse) * hub, inverse * hub
     else:
         inverse = np.linalg.inv(gram + hub + ridge * np.eye(len(hub)))
-        pooled, reach = information(gram, ridge, inverse) @ hub, inverse @ hub
+        pooled, reach = block_information(gram, ridge, inverse) @ hub, inverse @ hub
     if common_ridge is not None:
         pooled = pooled + np.diag(common_ridge)
     spread = np.linalg.inv(0.5 * (pooled + pooled.T))

@@ -22,8 +22,9 @@ from typing import Protocol
 import numpy as np
 
 from ggmtl.evidence.dense import EvidenceModel, inner_quadratic, prior_terms
-from ggmtl.evidence.hub import chunks, misfit
+from ggmtl.evidence.hub import misfit
 from ggmtl.evidence.hub_strengths import group_labels
+from ggmtl.evidence.hub_sums import chunks
 from ggmtl.evidence.sampling import posterior_noise, sampled_prior_terms
 from ggmtl.graph.candidates import CandidateEdges
 from ggmtl.runtime.journal import Journal

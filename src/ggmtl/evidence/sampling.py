@@ -29,7 +29,7 @@ from scipy.sparse.linalg import splu
 
 from ggmtl.errors import SingularSystemError
 from ggmtl.evidence.dense import EvidenceModel, strength_groups
-from ggmtl.evidence.hub import chunks
+from ggmtl.evidence.hub_sums import chunks
 from ggmtl.runtime import kernels
 from ggmtl.solve.solvers import prepare
 from ggmtl.solve.system import TaskSystem, laplacian

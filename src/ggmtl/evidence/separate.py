@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ggmtl.evidence.hub import chunks
+from ggmtl.evidence.hub_sums import chunks
 from ggmtl.statistics.least_squares import LeastSquares
 
 # Values of κ that are tried, in multiples of the mean eigenvalue of a task.

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaln
 
-from ggmtl.evidence.hub import HubEvidence, task_inverses
+from ggmtl.evidence.hub import RIDGE, HubEvidence
+from ggmtl.evidence.hub_sums import task_inverses
 from ggmtl.statistics.least_squares import LeastSquares
 
 # Dirichlet weights per source that particles take in turn: all sources alike, any shares, few sources.
@@ -115,7 +116,7 @@ class SharedCoefficients:
         return self.gain - self.description if len(self.edges) else -np.inf
 
 
-def hub_posterior(loss: LeastSquares, hub: np.ndarray, evidence: HubEvidence, ridge: float = 1e-10) -> HubPosterior:
+def hub_posterior(loss: LeastSquares, hub: np.ndarray, evidence: HubEvidence, ridge: float = RIDGE) -> HubPosterior:
     """Posterior of every task beside the hub, the common model taken as known."""
     data = loss.gram + ridge * np.eye(loss.n_features)
     inverse, _ = task_inverses(data, hub)

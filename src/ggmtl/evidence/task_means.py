@@ -25,8 +25,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ggmtl.evidence.hub import chunks, misfit, task_inverses
+from ggmtl.evidence.hub import RIDGE, misfit
 from ggmtl.evidence.hub_strengths import minimize_logs, sample_of_tasks
+from ggmtl.evidence.hub_sums import chunks, task_inverses
 from ggmtl.statistics.least_squares import LeastSquares
 
 # Precisions of log-normal hyper-priors: of the coefficients' shares a_k about one, and of h about a common multiple of
@@ -74,7 +75,7 @@ class MeanEvidence:
 
 
 def mean_evidence(
-    loss: LeastSquares, known: np.ndarray, hub: np.ndarray, strength: np.ndarray, ridge: float = 1e-10
+    loss: LeastSquares, known: np.ndarray, hub: np.ndarray, strength: np.ndarray, ridge: float = RIDGE
 ) -> MeanEvidence:
     """Value and gradient of f(h, b), exact at any number of tasks.
 
@@ -117,7 +118,7 @@ def mean_evidence(
 
 
 def effect_covariance(
-    loss: LeastSquares, known: np.ndarray, hub: np.ndarray, strength: np.ndarray, ridge: float = 1e-10
+    loss: LeastSquares, known: np.ndarray, hub: np.ndarray, strength: np.ndarray, ridge: float = RIDGE
 ) -> np.ndarray:
     """S⁻¹, as in :class:`MeanEvidence`."""
     return _inverse(_normal_equations(loss, known, hub, ridge)[0], strength)[0]
@@ -199,7 +200,7 @@ def learn_means(
     *,
     most: int,
     common: np.ndarray | None = None,
-    ridge: float = 1e-10,
+    ridge: float = RIDGE,
     max_iter: int = 100,
 ) -> LearnedMeans:
     """Minimise f over ln h, ln a and ln c by L-BFGS.

@@ -20,7 +20,7 @@ from functools import partial
 import numpy as np
 
 from ggmtl.bilevel.level import GraphFit, Settings
-from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.hub import RIDGE, hub_evidence
 from ggmtl.evidence.hub_strengths import learn_hub_by_feature, learn_hub_of_slopes, minimize_logs, sample_of_tasks
 from ggmtl.evidence.laplace import (
     LaplaceLoss,
@@ -54,7 +54,6 @@ COMMON_SLOPES = "common slopes"
 _ROUNDS, _SETTLED = 6, 0.1
 # Counts vary at least as much as Poisson's.
 _LEAST_DISPERSION = 1.0
-_RIDGE = 1e-10
 # The search for the strength of intercepts ends where a change by one of its logarithm gains less than so many nats.
 _SETTLED_SLOPE = 0.01
 # Standard deviation, in logarithms, of rates that are hardly drawn to their mean: most lie within a factor of fifty.
@@ -132,7 +131,7 @@ def hub_level(
 def _hub_at(laplace: LaplaceLoss, name: str, hub: np.ndarray, value: float) -> tuple[OutcomeLevel, Mode]:
     """The level of a hub of these strengths (or of correlated deviations of precision `hub`), and its optimum."""
     mode, dispersion = hub_mode(laplace, hub), laplace.noise
-    blocks, inverse, spread = hub_covariance(mode.sums.gram, hub, _RIDGE, laplace.common_ridge)
+    blocks, inverse, spread = hub_covariance(mode.sums.gram, hub, RIDGE, laplace.common_ridge)
     solve = partial(beside_hub, hub=hub, inverse=inverse, spread=spread)
     models = predicting_models(laplace.rows, laplace.loss, mode.coefficients, blocks, solve)
     deviations = np.diag(1.0 / hub) if hub.ndim == 1 else np.linalg.inv(hub)
@@ -242,9 +241,7 @@ def graph_level(
 def beside_edges(fit: GraphFit, sums: LeastSquares) -> TaskSystem:
     """A of these sums, with the edges and the hub of a fit."""
     present = fit.edge_values > 0
-    return TaskSystem(
-        sums.gram, fit.edges[present], fit.edge_values[present], fit.coupling, fit.hub, np.asarray(_RIDGE)
-    )
+    return TaskSystem(sums.gram, fit.edges[present], fit.edge_values[present], fit.coupling, fit.hub, np.asarray(RIDGE))
 
 
 def graph_mode(rows: TaskRows, loss: RowLoss, fit: GraphFit, start: np.ndarray, dispersion: float) -> Mode:
@@ -258,7 +255,7 @@ def graph_mode(rows: TaskRows, loss: RowLoss, fit: GraphFit, start: np.ndarray, 
     def penalty(models: np.ndarray) -> float:
         apart = models[edges[:, 0]] - models[edges[:, 1]]
         spread = ((models - models.mean(axis=0)) ** 2).sum(axis=0)
-        return 0.5 * float(values @ (apart**2 @ fit.coupling) + fit.hub @ spread + _RIDGE * (models**2).sum())
+        return 0.5 * float(values @ (apart**2 @ fit.coupling) + fit.hub @ spread + RIDGE * (models**2).sum())
 
     return newton(rows, loss, start, solve, penalty, noise=dispersion)
 
@@ -267,7 +264,7 @@ def _covariance_beside_edges(fit: GraphFit, sums: LeastSquares) -> tuple[np.ndar
     """Of every task with its neighbours and the common model held fixed; and of a task never seen."""
     n, p = fit.coefficients.shape
     degree = np.bincount(fit.edges.ravel(), np.repeat(fit.edge_values, 2), n)
-    precision = sums.gram + (degree[:, None] * fit.coupling + fit.hub + _RIDGE)[:, :, None] * np.eye(p)
+    precision = sums.gram + (degree[:, None] * fit.coupling + fit.hub + RIDGE)[:, :, None] * np.eye(p)
     noise = sums.noise or 1.0
     return noise * np.linalg.inv(precision), np.diag(fit.coefficients.var(axis=0, ddof=1) + noise / degree.sum())
 
@@ -289,7 +286,7 @@ def common_covariance(
         elif (hub > 0).all():
             gram = rows.working_sums(loss, level.fit.coefficients).gram
             pull = np.diag(hub) if level.fit.precision is None else level.fit.precision
-            _, inverse, spread = hub_covariance(gram, pull, _RIDGE, levels["pooled"].ridge)
+            _, inverse, spread = hub_covariance(gram, pull, RIDGE, levels["pooled"].ridge)
             alone = inverse.sum(axis=0)
             parts.append(weight * dispersion * (alone + (alone @ pull) @ spread @ (alone @ pull).T) / n**2)
         else:

@@ -27,6 +27,7 @@ from ggmtl.errors import SingularSystemError
 from ggmtl.runtime import kernels
 from ggmtl.solve.preconditioners import GraphLevel, TwoLevel
 from ggmtl.solve.system import Solution, TaskSystem, relative_residual
+from ggmtl.statistics.few_rows import few_rows
 
 # Milliseconds to prepare and to solve twice to 1e-8, one thread, six neighbours in the plane, here and in general:
 #     n, p, rows        weak coupling (0.1)     strong (100)
@@ -37,14 +38,9 @@ from ggmtl.solve.system import Solution, TaskSystem, relative_residual
 #     1,000, 40, 8      59 against 62           204 against 170
 # Blocks of fewer numbers in all are solved in a few milliseconds in any way. Processor seconds of a default fit, with
 # and without: 200 tasks, 200 features, 20 rows 13.9 and 17.3; 300, 100, 15: 5.5 and 6.5; 500, 60, 10: 2.6 and 3.0.
-# r is at most this share of p; R and T then hold two thirds of the numbers of one block, G and its inverse two blocks.
-_RANK_SHARE = 1 / 3
 # Hub and ridge alone hold the directions that the rows leave open. Up to this ratio of graph to hub and ridge, B alone
 # takes at most 60 steps, each a third of the cost of a cycle.
 _WEAK_COUPLING = 20.0
-# Share of a diagonal entry that may be left after r steps: rounding.
-_ROUNDING = 1e-14
-_GLANCE = 4
 # D⁻¹ − TᵀT cancels as many digits as G is larger than D.
 _WORST_RATIO = 1e10
 
@@ -107,55 +103,16 @@ def gram_product(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
     return np.matmul(rows.transpose(0, 2, 1), np.matmul(rows, values))
 
 
-def is_low_rank(system: TaskSystem) -> bool:
-    """Whether the blocks are large and a few of them have low rank; the others are seen when they are factorised."""
-    n, p = system.shape
+def few_rows_of(system: TaskSystem) -> np.ndarray | None:
+    """The factors R of a system whose blocks are large and of low rank, shape (n, r, p); None for others."""
     if not system.stores_blocks or system.curvature is not None:
-        return False
-    if p < system.sizes.low_rank_width or system.gram.size < system.sizes.low_rank_numbers:
-        return False
-    few = system.gram[:: max(1, n // _GLANCE)]
-    trace, square = np.einsum("npp->n", few), np.einsum("npq,npq->n", few, few)
-    # The rank is at least (tr G)²/tr G², so most data of full rank are recognised without a factor.
-    if (trace**2 > _RANK_SHARE * p * square).any():
-        return False
-    return factor_rows(few, int(_RANK_SHARE * p)) is not None
-
-
-def factor_rows(gram: np.ndarray, most: int) -> np.ndarray | None:
-    """R of shape (n, r, p) with RᵀR = G to rounding, by Cholesky steps with pivots; None where r would exceed `most`.
-
-    Each task takes its own pivots: in every step the coordinate of which the largest share is still unexplained.
-    """
-    n, p = gram.shape[:2]
-    task, scale = np.arange(n), np.einsum("npp->np", gram)
-    scale = np.where(scale > 0, scale, np.inf)
-    left = np.einsum("npp->np", gram).copy()
-    rows = np.zeros((n, 8, p))
-    for step in range(most + 1):
-        pivot = np.argmax(left / scale, axis=1)
-        height = left[task, pivot]
-        # A task that is fully factorised gets a row of zeros.
-        going = height > _ROUNDING * p * scale[task, pivot]
-        if not going.any():
-            return np.ascontiguousarray(rows[:, : max(step, 1)])
-        if step == most:
-            return None
-        if step == rows.shape[1]:
-            rows = np.concatenate([rows, np.zeros_like(rows)], axis=1)
-        known = rows[:, :step]
-        row = gram[task, pivot] - np.matmul(known[task, :, pivot][:, None, :], known)[:, 0]
-        row *= np.where(going, 1.0 / np.sqrt(np.where(going, height, 1.0)), 0.0)[:, None]
-        rows[:, step] = row
-        left -= row**2
-        # Exactly explained, whatever rounding says; else it might be chosen again.
-        left[task[going], pivot[going]] = 0.0
-    return None
+        return None
+    return few_rows(system.gram, system.sizes)
 
 
 def prepare_low_rank(system: TaskSystem) -> tuple[LowRankSystem, LowRankJacobi | TwoLevel] | None:
     """A by factors and its preconditioner, for conjugate gradients; None where some task has too large a rank."""
-    rows = factor_rows(system.gram, int(_RANK_SHARE * system.shape[1])) if is_low_rank(system) else None
+    rows = few_rows_of(system)
     smoother = None if rows is None else LowRankJacobi.of(system, rows)
     if rows is None or smoother is None:
         return None

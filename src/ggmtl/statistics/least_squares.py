@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from ggmtl.errors import ParameterError
+from ggmtl.statistics.few_rows import few_rows
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ class LeastSquares:
     def n_features(self) -> int:
         """Number of coefficients of a task."""
         return self.gram.shape[-1]
+
+    @cached_property
+    def few_rows(self) -> np.ndarray | None:
+        """R_i with R_iᵀR_i = G_i, shape (n, r, p), where all tasks have far fewer rows than coefficients, else None."""
+        return few_rows(self.gram)
 
     def of_tasks(self, tasks: np.ndarray) -> LeastSquares:
         """The loss of some tasks."""

@@ -36,7 +36,7 @@ class TensorHubEvidence:
     noise: float
 
 
-def tensor_hub_evidence(loss: TensorLoss, hub: Tensor, ridge: float = 1e-10) -> TensorHubEvidence:
+def tensor_hub_evidence(loss: TensorLoss, hub: Tensor, ridge: float) -> TensorHubEvidence:
     """Value and gradient of f(h) at h > 0, in the type of `hub` (float64 unless there is a reason) and summed in it."""
     n, p = loss.moment.shape
     ranges = list(chunks(n, 6 * p * p))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ggmtl.errors import ParameterError
 from ggmtl.evidence.gpu.kernels import tensor_hub_evidence
-from ggmtl.evidence.hub import HubEvidence, hub_evidence
+from ggmtl.evidence.hub import RIDGE, HubEvidence, hub_evidence
 from ggmtl.solve.gpu.system import (
     TensorLoss,
     block_product,
@@ -167,7 +167,7 @@ def host(values: Tensor) -> np.ndarray:
 
 
 @hub_evidence.register(DeviceLoss)
-def _(loss: DeviceLoss, hub: np.ndarray, ridge: float = 1e-10) -> HubEvidence:
+def _(loss: DeviceLoss, hub: np.ndarray, ridge: float = RIDGE) -> HubEvidence:
     """The evidence of a hub, computed on the device in float64."""
     found = tensor_hub_evidence(loss.tensors, loss.there(hub), ridge)
     gradient, expected = host(found.gradient), host(found.expected_square)

@@ -135,14 +135,15 @@ def inverse_blocks(gram: np.ndarray, diagonal: np.ndarray, dtype: Any = np.float
     Raises ``numpy.linalg.LinAlgError`` where a block is not positive definite to working accuracy.
     """
     form = _kernels(_INVERSES * gram.size)
-    if form is reference:
+    is_wide = gram.shape[-1] >= SIZES.lapack
+    if form is reference and not is_wide:
         inverse, log_det = reference.inverse_blocks(gram, diagonal)
         return inverse.astype(dtype, copy=False), log_det
     gram, diagonal = _input(gram), _input(diagonal)
     inverse, log_det = np.empty(gram.shape, dtype), np.zeros(len(gram))
 
     def rows(first: int, last: int) -> int:
-        return form.inverse_rows(gram, diagonal, inverse, log_det, first, last)
+        return (reference if is_wide else form).inverse_rows(gram, diagonal, inverse, log_det, first, last)
 
     failed = max(over_tasks(rows, len(gram), gram.size))
     if failed >= 0:

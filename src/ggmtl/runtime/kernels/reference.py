@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
+from scipy.linalg.lapack import dpotrf, dpotri
 
 _CHUNK = 1 << 22  # numbers gathered at a time, so that a copy of the rows is never needed whole
 
@@ -98,6 +99,22 @@ def inverse_blocks(gram: np.ndarray, diagonal: np.ndarray) -> tuple[np.ndarray, 
     root = np.linalg.inv(factor)
     log_det = 2.0 * np.log(np.einsum("nkk->nk", factor)).sum(axis=1)
     return np.matmul(root.transpose(0, 2, 1), root), log_det
+
+
+def inverse_rows(
+    gram: np.ndarray, diagonal: np.ndarray, out: np.ndarray, log_det: np.ndarray, first: int, last: int
+) -> int:
+    """The same by LAPACK, one large block after the other; the first that is not positive definite, or −1."""
+    for i in range(first, last):
+        # Symmetric, so that its transpose is in the order that LAPACK wants.
+        factor, failed = dpotrf((gram[i] + np.diag(diagonal[i])).T, lower=1, overwrite_a=1, clean=1)
+        roots = np.diagonal(factor)
+        if failed or not np.isfinite(roots).all():
+            return i
+        log_det[i] = 2.0 * np.log(roots).sum()
+        half = dpotri(factor, lower=1, overwrite_c=1)[0]
+        out[i] = half + np.tril(half, -1).T
+    return -1
 
 
 def block_product(blocks: np.ndarray, values: np.ndarray) -> np.ndarray:
