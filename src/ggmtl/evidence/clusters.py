@@ -88,7 +88,7 @@ def cluster_evidence(
     strength: float,
     hub: np.ndarray,
     coupling: np.ndarray,
-    ridge: float = RIDGE,
+    ridge: float | np.ndarray = RIDGE,
 ) -> StrengthEvidence:
     """Value of f, its derivatives for the strengths, and the models.
 
@@ -102,7 +102,7 @@ def cluster_evidence(
         c > 0.
     hub, coupling : arrays of shape (p,)
         h > 0 and Λ > 0.
-    ridge : float
+    ridge : float or array of shape (p,)
         ρ; only there to determine what no row determines.
     """
     n, p = loss.moment.shape
@@ -110,13 +110,15 @@ def cluster_evidence(
     a = strength * coupling
     inverse, log_det = task_inverses(loss.gram, a + hub + ridge)
     inverses = _sum_by(inverse, cluster)
-    total = inverses.sum(axis=0)
-    # D⁻¹(G + ρI + h) = I − D⁻¹a, and so on: sums of inverses are all that is needed of the tasks.
-    gamma = _symmetric(size[:, None, None] * np.diag(a) - a[:, None] * inverses * a)
+    # Sums of D⁻¹(G + ρI), not I − D⁻¹(a + h): rounding would leave nothing of it where columns are collinear.
+    informed = _sum_by(np.matmul(inverse, loss.gram) + ridge * inverse, cluster)
     mixed = a[:, None] * inverses * hub
+    gamma = _symmetric(a[:, None] * informed + mixed)
     gamma_inverse = _symmetric(np.linalg.inv(gamma))
     follow = np.matmul(gamma_inverse, mixed)
-    pooled = _symmetric(n * np.diag(hub) - hub[:, None] * total * hub - np.einsum("cab,cad->bd", mixed, follow))
+    # h ΣD⁻¹a − BᵀΓ⁻¹B = BᵀΓ⁻¹(Γ − B), which does not cancel.
+    pooled = hub[:, None] * informed.sum(axis=0) + np.einsum("cab,cad->bd", follow, a[:, None] * informed)
+    pooled = _symmetric(pooled)
     pooled_inverse = _symmetric(np.linalg.inv(pooled))
     # Means of the latent models.
     alone = np.matmul(inverse, loss.moment[..., None])[..., 0]
@@ -137,7 +139,7 @@ def cluster_evidence(
     about_cluster -= 2.0 * np.einsum("ckb,ckb->k", np.matmul(inverses, by_common), follow)
     about_hub = spread + n * np.diag(pooled_inverse) - 2.0 * np.einsum("cka,cak->k", inverses, by_common)
     apart = ((coefficients - centre[cluster]) ** 2).sum(axis=0), ((coefficients - common) ** 2).sum(axis=0)
-    quadratic = 2 * loss.value(coefficients) + a @ apart[0] + hub @ apart[1] + ridge * float((coefficients**2).sum())
+    quadratic = 2 * loss.value(coefficients) + a @ apart[0] + hub @ apart[1] + float((ridge * coefficients**2).sum())
     # The quadratic of A itself has γ and μ at their minima given w, as here.
     twice_misfit, noise = misfit(loss, quadratic)
     log_det += float(np.linalg.slogdet(gamma)[1].sum() + np.linalg.slogdet(pooled)[1])
@@ -159,7 +161,7 @@ def search_clusters(
     *,
     together: np.ndarray,
     allowed: np.ndarray | None = None,
-    ridge: float = RIDGE,
+    ridge: float | np.ndarray = RIDGE,
 ) -> ClusterChoice | None:
     """The best cut of an average-linkage tree, its tasks then moved to the clusters that explain them best.
 
@@ -210,7 +212,9 @@ def search_clusters(
     return replace(best, multiplicity=-float(chance[np.arange(len(chance)), best.cluster].sum()))
 
 
-def _memberships(loss: LeastSquares, choice: ClusterChoice, coupling: np.ndarray, ridge: float) -> np.ndarray:
+def _memberships(
+    loss: LeastSquares, choice: ClusterChoice, coupling: np.ndarray, ridge: float | np.ndarray
+) -> np.ndarray:
     """ln of how likely every task is in every cluster, up to a constant of the task, shape (n, K).
 
     With its own model integrated out, the rows of task i say −½(γᵀSγ − 2γᵀs)/σ² of the mean model γ of a cluster, where

@@ -42,7 +42,7 @@ class EvidenceModel:
         Λ > 0.
     hub : array of shape (p,)
         h > 0.
-    ridge : float
+    ridge : float or array of shape (p,)
         ρ; only there to determine what no row determines.
     sizes : Sizes
         Which way of computing is taken.
@@ -52,7 +52,7 @@ class EvidenceModel:
     edges: np.ndarray
     coupling: np.ndarray
     hub: np.ndarray
-    ridge: float = RIDGE
+    ridge: float | np.ndarray = RIDGE
     sizes: Sizes = SIZES
 
     def __post_init__(self) -> None:
@@ -208,8 +208,8 @@ def inner_quadratic(model: EvidenceModel, edge_values: np.ndarray, coefficients:
         apart += edge_values[rows] @ ((coefficients[i] - coefficients[j]) ** 2 @ model.coupling)
     centred = coefficients - coefficients.mean(axis=0)
     spread = model.hub @ np.einsum("nk,nk->k", centred, centred)
-    length = np.vdot(coefficients, coefficients)
-    return float(2 * model.loss.value(coefficients) + apart + spread + model.ridge * length)
+    length = np.sum(model.ridge * np.einsum("nk,nk->k", coefficients, coefficients))
+    return float(2 * model.loss.value(coefficients) + apart + spread + length)
 
 
 def _expectations(
@@ -251,6 +251,6 @@ def _dense_system(model: EvidenceModel, edge_values: np.ndarray) -> np.ndarray:
     graph, centring = _dense_laplacian(model.edges, edge_values, n), np.eye(n) - 1.0 / n
     matrix, tasks, index = np.zeros((n, p, n, p)), np.arange(n), np.arange(p)
     strengths = np.multiply.outer(model.coupling, graph) + np.multiply.outer(model.hub, centring)
-    matrix[:, index, :, index] = strengths + model.ridge * np.eye(n)
+    matrix[:, index, :, index] = strengths + np.multiply.outer(model.ridge * np.ones(p), np.eye(n))
     matrix[tasks, :, tasks, :] += model.loss.gram
     return matrix.reshape(n * p, n * p)

@@ -87,7 +87,7 @@ def learn_edges(
     *,
     coupling: np.ndarray | None = None,
     groups: np.ndarray | None = None,
-    ridge: float = RIDGE,
+    ridge: float | np.ndarray = RIDGE,
     max_iter: int = STEPS,
     tol: float = 0.1,
     journal: Journal | None = None,

@@ -95,7 +95,7 @@ def evidence_with_common_model(value: float, loss: LeastSquares) -> float:
 
 @singledispatch
 def hub_evidence(
-    loss: LeastSquares, hub: np.ndarray, ridge: float = RIDGE, common_ridge: np.ndarray | None = None
+    loss: LeastSquares, hub: np.ndarray, ridge: float | np.ndarray = RIDGE, common_ridge: np.ndarray | None = None
 ) -> HubEvidence:
     """Value and gradient of f(h), exact at any number of tasks, for h > 0 of shape (p,).
 
@@ -114,7 +114,7 @@ def hub_evidence(
     second = tasks.second(common, spread)
     coefficients = second.coefficients
     deviation = ((coefficients - common) ** 2).sum(axis=0)
-    quadratic = 2 * loss.value(coefficients) + hub @ deviation + ridge * float((coefficients**2).sum())
+    quadratic = 2 * loss.value(coefficients) + hub @ deviation + float((ridge * coefficients**2).sum())
     if common_ridge is not None:
         quadratic += float(common_ridge @ common**2)
     twice_misfit, noise = misfit(loss, quadratic)

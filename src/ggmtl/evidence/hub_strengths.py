@@ -173,7 +173,8 @@ def _curvature(evidence: HubEvidence, hub: np.ndarray, member: np.ndarray, pull:
         return member.T @ np.diag(_determined(evidence, hub, n) ** 2 / (2.0 * n)) @ member + pull + least
     observed = member.T @ evidence.observed @ member + pull
     lowest = float(np.linalg.eigvalsh(observed)[0])
-    if lowest <= 0:
+    # Not zero: along strengths at their bounds the curvature is zero but for rounding, whose sign must not matter.
+    if lowest <= -0.5 * _LEAST_CURVATURE:
         return member.T @ evidence.expected @ member + pull + least
     return observed if lowest >= _LEAST_CURVATURE else observed + least
 

@@ -79,7 +79,7 @@ class HubTasks(Protocol):
         ...
 
 
-def hub_tasks(loss: LeastSquares, hub: np.ndarray, ridge: float) -> HubTasks:
+def hub_tasks(loss: LeastSquares, hub: np.ndarray, ridge: float | np.ndarray) -> HubTasks:
     """The cheaper way to the sums."""
     rows = loss.few_rows
     if rows is None or (np.einsum("nkk->nk", loss.gram).max(axis=0) >= _WORST_RATIO * hub).any():
@@ -93,13 +93,13 @@ class Blocks:
 
     loss: LeastSquares
     hub: np.ndarray
-    ridge: float
+    ridge: float | np.ndarray
     held: dict[int, np.ndarray]
     total: np.ndarray
     first: FirstSums
 
     @classmethod
-    def of(cls, loss: LeastSquares, hub: np.ndarray, ridge: float) -> Blocks:
+    def of(cls, loss: LeastSquares, hub: np.ndarray, ridge: float | np.ndarray) -> Blocks:
         """Invert all blocks."""
         n, p = loss.moment.shape
         total, right, information, log_det = np.zeros((p, p)), np.zeros(p), np.zeros((p, p)), 0.0
@@ -149,12 +149,12 @@ class FewRows:
 
     loss: LeastSquares
     hub: np.ndarray
-    ridge: float
+    ridge: float | np.ndarray
     rows: np.ndarray
     first: FirstSums
 
     @classmethod
-    def of(cls, loss: LeastSquares, hub: np.ndarray, ridge: float, rows: np.ndarray) -> FewRows:
+    def of(cls, loss: LeastSquares, hub: np.ndarray, ridge: float | np.ndarray, rows: np.ndarray) -> FewRows:
         """Factorise I + R H⁻¹Rᵀ."""
         n, p = loss.moment.shape
         strength = hub + ridge
@@ -198,10 +198,10 @@ def _twice(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
     return np.matmul(rows.transpose(0, 2, 1), np.matmul(rows, values[..., None]))[..., 0]
 
 
-def block_information(gram: np.ndarray, ridge: float, inverse: np.ndarray) -> np.ndarray:
+def block_information(gram: np.ndarray, ridge: float | np.ndarray, inverse: np.ndarray) -> np.ndarray:
     """Σ_i (G_i + ρ)D_i⁻¹ of some tasks, shape (p, p), by one product of matrices."""
     p = gram.shape[1]
-    return gram.reshape(-1, p).T @ inverse.reshape(-1, p) + ridge * inverse.sum(axis=0)
+    return gram.reshape(-1, p).T @ inverse.reshape(-1, p) + np.reshape(ridge, (-1, 1)) * inverse.sum(axis=0)
 
 
 def chunks(n: int, numbers: int, at_a_time: int = _CHUNK_NUMBERS // 2) -> list[slice]:

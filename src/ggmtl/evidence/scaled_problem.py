@@ -15,11 +15,16 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from ggmtl.bilevel.level import GraphFit, Settings
 from ggmtl.evidence.dense import EvidenceModel
 from ggmtl.evidence.edge_steps import spread_over_edges
+from ggmtl.evidence.hub import RIDGE
 from ggmtl.evidence.hub_strengths import group_labels
 from ggmtl.evidence.sampled_edges import Neighbours
 from ggmtl.graph.candidates import CandidateEdges
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import LeastSquares
+
+# Least ρ in scaled coordinates: below, rounding is as large as ρ where columns are collinear, and above, it shrinks a
+# coefficient that all tasks share, whose unit is a thousand times that of the others.
+_LEAST_RIDGE = 1e-11
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,9 @@ class ScaledProblem:
         return cls(_scaled(loss, unit, order), fit.hub / unit**2, unit, groups, order, sizes)
 
     def model(self, edges: np.ndarray, hub: np.ndarray) -> EvidenceModel:
-        """The evidence of edges and hub strengths, with Λ = 1."""
-        return EvidenceModel(self.loss, edges, np.ones(self.loss.n_features), hub, sizes=self.sizes)
+        """The evidence of edges and hub strengths, with Λ = 1, and with the ridge of the coordinates of the design."""
+        ridge = np.maximum(RIDGE / self.unit**2, _LEAST_RIDGE)
+        return EvidenceModel(self.loss, edges, np.ones(self.loss.n_features), hub, ridge, self.sizes)
 
     def first_neighbours(self, candidates: CandidateEdges) -> Neighbours:
         """Equal edges that take over most of what the hub did to the slopes."""

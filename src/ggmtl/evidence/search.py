@@ -130,6 +130,7 @@ def _by_exact_evidence(
         model.edges,
         model.hub,
         groups=groups,
+        ridge=model.ridge,
         tol=_NATS * settings.tol,
         max_iter=min(settings.max_iter, STEPS),
         journal=journal,

@@ -16,8 +16,15 @@ from torch import Tensor
 from ggmtl.evidence.dense import EvidenceModel, prior_terms
 from ggmtl.evidence.gpu.kernels import joined_pairs, nearest_in_neighbourhood, nearest_neighbours
 from ggmtl.evidence.gpu.loss import DeviceLoss, host
-from ggmtl.evidence.hub import RIDGE, misfit
-from ggmtl.evidence.sampled_edges import PRIOR_SAMPLES, RESULT_TOL, Neighbours, number_of_samples, solves_for
+from ggmtl.evidence.hub import misfit
+from ggmtl.evidence.sampled_edges import (
+    PRIOR_SAMPLES,
+    RESULT_TOL,
+    SAMPLED_RIDGE,
+    Neighbours,
+    number_of_samples,
+    solves_for,
+)
 from ggmtl.graph.candidates import Search, search_for
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.solve.gpu.solver import TensorSolver
@@ -238,14 +245,16 @@ class DeviceSolves:
     def _system(self, state: Neighbours) -> TensorSystem:
         there = self.loss.there
         graph = TensorGraph.of(torch.as_tensor(state.edges).to(self.loss.moment.device), self.loss.n_tasks)
-        hub, ridge = there(state.hub), there(np.full((1, 1), RIDGE))
+        hub, ridge = there(state.hub), there(np.full((1, 1), SAMPLED_RIDGE))
         return TensorSystem(self.loss.tensors.gram, graph, there(state.edge_values), torch.ones_like(hub), hub, ridge)
 
     def _noise(self, system: TensorSystem, models: Tensor) -> float:
         """σ², from twice the inner objective."""
         apart = squared_distances(models, system.graph.edges) @ system.weights
         spread = (models - models.mean(0)).square_().sum(0) @ system.hub
-        quadratic = 2 * self.loss.tensors.task_values(models).sum() + apart + spread + RIDGE * models.square().sum()
+        quadratic = (
+            2 * self.loss.tensors.task_values(models).sum() + apart + spread + SAMPLED_RIDGE * models.square().sum()
+        )
         return misfit(self.loss, float(quadratic))[1]  # pyright: ignore[reportArgumentType]
 
 
