@@ -208,7 +208,7 @@ def test_without_a_common_model_noise_is_estimated_all_the_same():
 
 def test_intervals_follow_the_noise_also_where_rows_are_not_weighed_by_it(fitted, tmp_path, monkeypatch):
     _, (X, y, tasks), (new, target, owner), deviation = fitted
-    monkeypatch.setattr("ggmtl.fit.path._differs", lambda *_: False)
+    monkeypatch.setattr("ggmtl.fit.path._noise_differs", lambda *_: False)
     model = GGMTLRegressor(blend=False, random_state=0).fit(X, y, tasks=tasks)
     assert model.state_.level.precisions is None
     assert np.abs(np.log(model.noise_ / deviation)).max() < 0.6

@@ -36,9 +36,11 @@ def separate_ridges(loss: LeastSquares, slopes: np.ndarray) -> np.ndarray:
     """
     n, p = loss.moment.shape
     gram, moment, square, freedom = _without_intercept(loss, slopes)
-    variance = np.einsum("nkk->nk", gram) / np.maximum(freedom, 1.0)[:, None]
-    mean = freedom @ variance / max(float(freedom.sum()), 1.0)
-    unit = np.sqrt(np.maximum(variance, _NO_SPREAD * mean) * mean)
+    # Weights may add up to less than one row, and sums of squares of a constant column to less than nothing.
+    rows = np.maximum(freedom, 0.0)
+    variance = np.maximum(np.einsum("nkk->nk", gram), 0.0) / np.maximum(rows, 1.0)[:, None]
+    mean = rows @ variance / max(float(rows.sum()), 1.0)
+    unit = np.sqrt(np.maximum(variance, _NO_SPREAD * mean)) * np.sqrt(mean)
     unit = np.where(unit > 0, unit, 1.0)
     root = np.sqrt(unit)
     kappa, error = np.empty(n), np.empty((2, n))

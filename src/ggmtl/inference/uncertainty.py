@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ggmtl.bilevel.level import STRAIGHT, GraphFit, on_its_columns
+from ggmtl.bilevel.level import STRAIGHT, GraphFit, Settings, on_its_columns
 from ggmtl.data.labels import locate_tasks
 from ggmtl.errors import InputError
 from ggmtl.evidence.level_value import LevelEvidence, level_evidence
@@ -101,9 +101,7 @@ def _within_levels(state: FittedState, main: Posterior, loss: LeastSquares) -> P
             continue
         fit, total = among(family.levels[name], fitted), loss.of_tasks(fitted)
         narrow, rows, settings = on_its_columns(fit, total, state.settings)
-        # A file does not keep the ridge of separate models: it is learned again.
-        again = kind == "independent" and narrow.ridge is None
-        level = independent_level(rows, settings) if again else narrow
+        level = _with_ridge(narrow, rows, settings)
         ratios = noise_ratios(state)
         ratios = None if ratios is None else _relative_to_mean(ratios[fitted], total)
         own = posterior_of(level, rows, settings, ratios=ratios)
@@ -111,6 +109,13 @@ def _within_levels(state: FittedState, main: Posterior, loss: LeastSquares) -> P
             own = own.on_columns(fit.columns, total.n_features)
         covariance[fitted] += weight * (own.noise / main.noise * own.covariance - main.covariance[fitted])
     return replace(main, covariance=covariance)
+
+
+def _with_ridge(fit: GraphFit, rows: LeastSquares, settings: Settings) -> GraphFit:
+    """Separate models with their ridge, learned again where a file or a model with more tasks lacks it."""
+    if fit.kind != "independent" or fit.ridge is not None or fit.columns is not None:
+        return fit
+    return replace(fit, ridge=independent_level(rows, settings).ridge)
 
 
 def _relative_to_mean(variance: np.ndarray, loss: LeastSquares) -> np.ndarray:
@@ -125,7 +130,8 @@ def standard_errors(state: FittedState) -> np.ndarray:
 
 def _posterior(state: FittedState, folded: FoldedLoss) -> Posterior:
     fitted = state.fitted_tasks
-    fit, total = among(state.level, fitted), folded.total.of_tasks(fitted)
+    total = folded.total.of_tasks(fitted)
+    fit = _with_ridge(among(state.level, fitted), total, state.settings)
     with verbose_logging(int(state.settings.sizes.is_large(*fit.coefficients.shape))):
         logger.info("standard errors of %d tasks, once for this model", len(state.task_names))
         ratios = noise_ratios(state, folded) if fit.precisions is None else None
