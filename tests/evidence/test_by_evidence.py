@@ -75,7 +75,7 @@ def test_clusters_are_found_among_many_tasks_whatever_the_candidates():
     models, member = clustered(150, 10, 8)
     loss = losses(models, 40)
     assert loss.moment.size > SIZES.exact_evidence
-    fit = learn(loss, KNN(4), level=-3)
+    fit = learn(loss, KNN(4), level=-2)
     assert fit.supported
     assert reported(fit) == cliques(member)
 

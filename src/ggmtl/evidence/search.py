@@ -103,7 +103,7 @@ def learn_by_evidence(
         return graphs
     outcome = {key: getattr(graphs[-1], key) for key in ("iterations", "status", "certificate", "history")}
     found = [clusters_of_many(problem, dense, any_pair)]
-    if loss.n_tasks <= settings.sizes.tree_tasks:
+    if settings.sizes.averages_trees(loss.n_tasks, loss.n_features):
         found.append(search_trees(problem.model(dense.edges, problem.hub), dense, problem.groups, fixed=dense.fixed))
     return [*graphs[:-1], *(_chosen(problem, choice, outcome, nothing) for choice in found), graphs[-1]]
 
