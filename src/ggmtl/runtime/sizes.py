@@ -27,9 +27,11 @@ class Sizes:
         Largest n p³, and largest n, for which clusters are a level of their own when evidence is sampled. Their
         evidence is exact and asked for about a hundred times, in O(n p³): half of the time at 1,280 tasks and p = 11.
         The distances between all models take n² numbers.
-    tree_tasks : int
-        Largest n for which single edges are averaged over trees where evidence is sampled: a sweep over the links takes
-        time as n³.
+    tree_tasks, tree_coefficients : int
+        Largest n, and largest n p, for which single edges are averaged over trees where evidence is sampled: a sweep
+        over the links takes time as n³, and the strengths of the likeliest tree need dense factors. A tree of 31 tasks
+        and 31 coefficients is then found with an F1 of .40 instead of .16 (``benchmarks/recovery.py``); School, with
+        139 tasks and 28 coefficients, would take minutes.
     hub_sample : int
         With more tasks than this, the strengths of the common model are learned from a sample of this many: they
         describe the population, and 1,500 tasks give them to a few percent.
@@ -96,6 +98,7 @@ class Sizes:
     clusters: int = 1 << 23
     cluster_tasks: int = 5000
     tree_tasks: int = 200
+    tree_coefficients: int = 1000
     hub_sample: int = 1500
     single_coefficients: int = 2000
     ordered: int = 1 << 18
@@ -137,12 +140,8 @@ class Sizes:
         return n_tasks <= self.exact_tasks and n_tasks * n_features <= self.exact_evidence
 
     def averages_trees(self, n_tasks: int, n_features: int) -> bool:
-        """Whether links are averaged over trees where evidence is sampled.
-
-        The strengths of the likeliest tree need dense factors, so n p is bounded as for exact evidence: School, with
-        139 tasks and 28 coefficients, takes minutes otherwise.
-        """
-        return n_tasks <= self.tree_tasks and n_tasks * n_features <= self.exact_evidence
+        """Whether links are averaged over trees where evidence is sampled."""
+        return n_tasks <= self.tree_tasks and n_tasks * n_features <= self.tree_coefficients
 
     def is_vast(self, n_tasks: int, n_features: int) -> bool:
         """Whether the models of all tasks together overflow the caches."""
