@@ -87,6 +87,17 @@ def test_a_loaded_model_is_the_saved_one(fitted, tmp_path):
     assert pickle.loads(pickle.dumps(loaded)).tasks_.tolist() == model.tasks_.tolist()
 
 
+def test_levels_of_some_columns_come_back(tmp_path):
+    rng = np.random.default_rng(0)
+    x, tasks = rng.uniform(0, 6, (160, 2)), np.repeat(np.arange(8), 20)
+    y = np.sin(x[:, 0]) + 0.1 * tasks * x[:, 1] + 0.1 * rng.standard_normal(160)
+    model = GGMTLRegressor(effects="auto", random_state=0).fit(x, y, tasks=tasks)
+    model.save(tmp_path / "m.ggmtl")
+    averaged = [model.state_.family.levels[name] for name in model.state_.family.weights]
+    assert any(level.columns is not None and level.precision is not None for level in averaged)
+    np.testing.assert_array_equal(load_model(tmp_path / "m.ggmtl").predict(x, tasks), model.predict(x, tasks))
+
+
 @pytest.mark.parametrize(
     "labels",
     [

@@ -96,15 +96,15 @@ def unpack_family(
         raise ValueError("the weights of the levels do not sum to one")
     if best.name != levels[main].name:
         raise ValueError("the models are those of another level")
-    for k in weights:
-        levels[k] = best if k == main else _unpack_level(levels[k], under(f"level{k}.", arrays))
-        if levels[k].kind == "described":
-            levels[k] = replace(levels[k], means=best.means)
-    levels[main] = best
     # Files of earlier versions name the levels of straight lines, which use all linear columns.
     used = content.get("columns", dict.fromkeys(content.get("straight", []), straight))
     for k, columns in used.items():
         levels[int(k)] = replace(levels[int(k)], columns=_columns(columns, width))
+    for k in weights:
+        levels[k] = levels[k] if k == main else _unpack_level(levels[k], under(f"level{k}.", arrays))
+        if levels[k].kind == "described":
+            levels[k] = replace(levels[k], means=best.means)
+    levels[main] = replace(best, columns=levels[main].columns)
     errors = None
     if "errors.squared" in arrays:
         squared, count = arrays["errors.squared"].astype(float), arrays["errors.count"].astype(float)
