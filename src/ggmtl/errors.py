@@ -33,6 +33,10 @@ class ParameterError(GGMTLError, ValueError):
     """A parameter has a value, or a combination of values, that is refused."""
 
 
+class UnknownParameterError(ParameterError, TypeError):
+    """An estimator has no parameter of this name; the message says what to do instead."""
+
+
 class UnavailableError(InputError, AttributeError):
     """The estimator does not have this method; the message says why, and what to do instead."""
 

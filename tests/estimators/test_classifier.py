@@ -231,11 +231,26 @@ def test_what_rows_are_needed_for_is_refused_with_the_reason(model, rows):
         ({"penalty": "l1"}, "squared_l2"),
         ({"coupling": 1.0}, "evidence"),
         ({"hub": False}, "hub=True"),
+        ({"effects": "smooth"}, "straight lines only.*the square of a feature"),
     ],
 )
 def test_parameters_without_meaning_are_refused(parameters, match, rows):
     with pytest.raises(ParameterError, match=match):
         GGMTLClassifier(**parameters).fit(rows[0], rows[1], tasks=rows[2])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "match"),
+    [
+        ({"noise": "per_task"}, "no parameter 'noise'. Labels have no noise of their own"),
+        ({"loss": "poisson"}, 'use GGMTLRegressor\\(loss="poisson"\\)'),
+        ({"canditates": "complete"}, "Did you mean 'candidates'?"),
+        ({"alpha": 1.0}, "GGMTLClassifier has no parameter 'alpha'. It has blend, candidates"),
+    ],
+)
+def test_parameters_that_a_classifier_does_not_have_are_refused_with_what_to_do(parameters, match):
+    with pytest.raises(TypeError, match=match):
+        GGMTLClassifier(**parameters)
 
 
 def test_targets_that_are_no_classes_are_refused(rows):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -21,7 +21,15 @@ from ggmtl.data.folds import deal_rows, group_labels, seed_of
 from ggmtl.data.labels import locate_tasks, unknown_tasks_message, unseen_message
 from ggmtl.data.reading import read_prediction, read_training
 from ggmtl.data.task_data import InputForm, TaskData
-from ggmtl.errors import InputError, SingularSystemError, UnseenTaskWarning, check_choice, warn_user
+from ggmtl.errors import (
+    InputError,
+    SingularSystemError,
+    UnknownParameterError,
+    UnseenTaskWarning,
+    check_choice,
+    did_you_mean,
+    warn_user,
+)
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.runtime.kernels import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
@@ -105,6 +113,18 @@ class TaskEstimator(BaseEstimator):
     standardize: bool = True
     unseen: str = "error"
     random_state: int | None = None
+
+    # Parameters that other estimators have, and what to do instead.
+    elsewhere: ClassVar[dict[str, str]] = {}
+
+    def __new__(cls, *_values: Any, **parameters: Any) -> Self:
+        """Refuse unknown parameters in the words of users; the constructor itself is made by `dataclass`."""
+        known = cls._get_param_names()
+        for name in parameters:
+            if name not in known:
+                remedy = cls.elsewhere.get(name) or did_you_mean(name, known) or f" It has {', '.join(known)}."
+                raise UnknownParameterError(f"{cls.__name__} has no parameter {name!r}.{remedy}")
+        return super().__new__(cls)
 
     # ------------------------------------------------------------------ fitting
 

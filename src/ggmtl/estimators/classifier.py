@@ -41,12 +41,18 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
     tasks and separate models are averaged by their log-loss on held-out rows. Tasks may have one class only: their
     models come from the others. More than two classes are fitted one against the rest.
 
+    The parameters are those of :class:`GGMTLRegressor`, without ``loss`` and ``noise``; ``fit`` takes neither
+    ``exposure`` nor ``task_features``.
+
     Parameters
     ----------
     task : str or int, optional
         Name (or index) of the column of X that holds the task. Alternatively pass ``tasks=`` to ``fit``.
     penalty, criterion, coupling, hub, edge_l2, edge_l1, edge_entropy, edge_solver, step, hypergradient, ridge
         As in :class:`GGMTLRegressor`; other values than the defaults are refused, since evidence learns all strengths.
+    effects : "linear"
+        Curves are for :class:`GGMTLRegressor`; other values are refused. A feature that bends needs columns of its own,
+        such as its square.
     candidates : "knn", "complete", array of pairs, or KNN(), Complete(), Coordinates()
         Which edges may exist.
     validation : int, float, splitter or None
@@ -96,7 +102,10 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
     # Fixed by the kind of target, so they are not parameters.
     loss: ClassVar[str] = "logistic"
     noise: ClassVar[str] = "auto"
-    effects: ClassVar[str] = "linear"
+    elsewhere: ClassVar[dict[str, str]] = {
+        "loss": ' It always has the log-loss. For counts, use GGMTLRegressor(loss="poisson").',
+        "noise": " Labels have no noise of their own: it follows from their probability. Leave it out.",
+    }
 
     # ------------------------------------------------------------------ fitting
 

@@ -310,7 +310,10 @@ def check_outcome_parameters(model: Any) -> None:
             'instead. Use device="cpu".'
         )
     if model.effects != "linear":
-        raise ParameterError(f'{name} has straight lines only. Got effects={model.effects!r} instead. Use "linear".')
+        raise ParameterError(
+            f"{name} has straight lines only. Got effects={model.effects!r} instead. Leave effects at \"linear\", and add "
+            "columns such as the square of a feature where its effect bends."
+        )
 
 
 def check_counts(target: np.ndarray, loss: str) -> None:

@@ -44,6 +44,7 @@ class StateEstimator(TaskEstimator):
     step: float | None = None
     hypergradient: str = "exact"
     blend: bool = True
+    effects: str = "linear"
     ridge: float = 1e-6
     max_iter: int = 200
     tol: float = 1e-5

@@ -43,7 +43,6 @@ class StateRegressor(TaskRegressor, StateEstimator):
 
     noise: str = "auto"
     loss: str = "squared"
-    effects: str = "linear"
 
     @all_or_nothing
     def fit(
