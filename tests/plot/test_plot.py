@@ -47,7 +47,8 @@ def cliques(number, size, alone=0, bridges=True):
 def model_of(graph, d=3, scales=1.0):
     coef = np.random.default_rng(0).normal(size=(graph.n_tasks, d)) * scales
     names = [f"x{k}" for k in range(d)]
-    return SimpleNamespace(graph_=graph, coef_=coef, tasks_=graph.task_names, feature_names_=names)
+    scaling = SimpleNamespace(scale=1.0 / np.maximum(np.broadcast_to(scales, d), 1e-9))
+    return SimpleNamespace(graph_=graph, coef_=coef, tasks_=graph.task_names, feature_names_=names, scaling_=scaling)
 
 
 def marks(ax):
@@ -232,16 +233,27 @@ def test_coefficients_have_a_row_per_task_ordered_by_cluster(n_cliques):
     assert np.array_equal(rows[::5], rows[4::5])
     low, high = ax.images[0].get_clim()
     assert low == -high
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["x0", "x1", "x2"]
+    assert [label.get_text().split("\n")[0] for label in ax.get_xticklabels()] == ["x0", "x1", "x2"]
 
 
-def test_columns_are_scaled_only_where_their_sizes_differ():
+def test_colours_are_differences_from_the_mean_whatever_the_units_and_the_size_of_the_mean():
     graph = cliques(2, 5)
-    same, other = model_of(graph), model_of(graph, scales=[1e-3, 1.0, 1e4])
-    assert np.allclose(plot.coefficients(same).images[0].get_array(), same.coef_)
-    shown = np.asarray(plot.coefficients(other).images[0].get_array())
-    assert np.allclose(np.sqrt(np.mean(shown**2, axis=0)), 1.0)
-    assert np.array_equal(np.sign(shown), np.sign(other.coef_))
+    model, other = model_of(graph), model_of(graph, scales=np.array([1e-3, 1.0, 1e4]))
+    other.coef_[:, 1] += 1e3
+    ax = plot.coefficients(other)
+    shown = np.asarray(ax.images[0].get_array())
+    np.testing.assert_allclose(shown, model.coef_ - model.coef_.mean(axis=0), atol=1e-9)
+    assert f"mean {other.coef_[:, 1].mean():.3g}" in ax.get_xticklabels()[1].get_text()
+    # Nothing is as dark as the darkest but the largest difference.
+    assert ax.images[0].get_clim()[1] == np.abs(shown).max()
+
+
+def test_a_few_very_large_differences_do_not_make_the_others_pale():
+    model = model_of(cliques(10, 5))
+    model.coef_[3, 1] = 1e6
+    ax = plot.coefficients(model)
+    assert ax.images[0].get_clim()[1] < 1e5
+    assert ax.figure.axes[-1]._colorbar.extend == "both"
 
 
 def test_coefficients_that_are_all_zero_are_drawn():
@@ -257,13 +269,27 @@ def rows():
     ]
 
 
-def test_path_marks_every_level_and_rings_the_chosen(rows):
+def test_path_has_a_row_per_level_and_rings_the_chosen(rows):
     ax = plot.path(SimpleNamespace(path_=rows))
-    ring = next(line for line in ax.lines if line.get_label() == "chosen")
-    assert ring.get_xydata().tolist() == [[12.0, 1.0]]
+    ring = next(line for line in ax.lines if line.get_label() == "the model")
+    assert ring.get_xydata().tolist() == [[1.0, 1.0]]
     assert len(ax.lines[0].get_xydata()) == 3
-    assert texts(ax) == ["hub", "graph", "graph"]
-    assert ax.get_xscale() == "symlog"
+    words = ["shared model + own deviations", "linked tasks, 12 links", "linked tasks, 900 links"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == words
+
+
+def test_names_of_levels_do_not_overlap_and_the_average_is_the_model():
+    data = make_clusters(3, n_tasks=12, n_features=3, random_state=0)
+    model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
+    ax = plot.path(model)
+    ax.figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in ax.get_yticklabels()]
+    assert len(boxes) == len(summarize(model)["path"]["levels"])
+    assert not any(one.overlaps(other) for k, one in enumerate(boxes) for other in boxes[:k])
+    ring = next(line for line in ax.lines if line.get_label() == "the model")
+    np.testing.assert_allclose(ring.get_xdata(), summarize(model)["error"])
+    shares = [label.get_text() for label in ax.get_yticklabels() if label.get_text().endswith(" %)")]
+    assert len(shares) == len(model.blend_)
 
 
 def test_path_takes_rows_without_standard_errors(rows):

@@ -13,6 +13,7 @@ from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inference.uncertainty import effect_of, own_range
 from ggmtl.inspection.summary.collect import summarize
 from ggmtl.inspection.summary.phrases import count
+from ggmtl.inspection.summary.words import level_title, measured_levels
 from ggmtl.plot.style import (
     GAIN_COLOR,
     GREY,
@@ -26,15 +27,19 @@ from ggmtl.plot.style import (
     label_text,
 )
 
-_SCALES_DIFFER = 5.0
 _MAX_BARS = 60
+# Colours end at the largest difference, or, where a few are much larger than the rest, at this quantile.
+_MOST_CELLS, _MUCH_LARGER = 0.98, 2.0
+# Inches of a new figure for every level of the path.
+_ROW = 0.27
 
 
 def coefficients(model: Any, ax: Any = None, clusters: Any = None) -> Any:
-    """Draw the coefficients as colours: a row per task, ordered by cluster, and a column per feature.
+    """Draw how the coefficients differ between tasks: a row per task, ordered by cluster, and a column per feature.
 
-    Where the columns' sizes differ more than fivefold, each is divided by its root mean square: a feature in
-    small units is seen as well.
+    Colour is the difference from the mean over tasks, times the standard deviation of the feature: by how much it
+    changes the target (the log of the odds or of the rate). So all columns have one scale, a column without colour is
+    the same in all tasks, and the mean itself, in the units of the data, stands below.
 
     Examples
     --------
@@ -44,32 +49,40 @@ def coefficients(model: Any, ax: Any = None, clusters: Any = None) -> Any:
     >>> data = make_clusters(2, n_tasks=6, n_features=3, random_state=0)
     >>> model = HubRegressor().fit(data.X, data.y, tasks=data.tasks)
     >>> [label.get_text() for label in plot.coefficients(model).get_xticklabels()]
-    ['x0', 'x1', 'x2']
+    ['x0\\nmean 0.389', 'x1\\nmean -0.269', 'x2\\nmean 0.558']
     """
     graph = graph_of(model)
     values = np.asarray(model.coef_, dtype=float)
     clusters = clusters_of(graph, clusters)
     order = np.lexsort((np.arange(len(values)), clusters))
-    shown, scaled = _comparable(values[order])
+    means = values.mean(axis=0)
+    shown = ((values - means) * np.asarray(model.scaling_.scale)[: values.shape[1]])[order]
     ax = axes_of(ax, (6.4, matrix_height(len(values))))
-    largest = float(np.quantile(np.abs(shown), 0.98)) if shown.size else 0.0
-    bound = largest or float(np.abs(shown).max(initial=0.0)) or 1.0
+    bound = _colour_bound(np.abs(shown))
     image = ax.imshow(shown, cmap="RdBu_r", vmin=-bound, vmax=bound, aspect="auto", interpolation="nearest")
     label_rows(ax, np.asarray(model.tasks_)[order], [ax.yaxis])
-    _label_features(ax, list(model.feature_names_))
+    _label_features(ax, [f"{label_text(name)}\nmean {mean:.3g}" for name, mean in zip(model.feature_names_, means)])
     mark_clusters(ax, clusters[order])
-    label = "coefficient / column's root mean square" if scaled else "coefficient"
-    ax.figure.colorbar(image, ax=ax, label=label, extend="both" if np.abs(shown).max(initial=0) > bound else "neither")
+    extend = "both" if np.abs(shown).max(initial=0) > bound else "neither"
+    ax.figure.colorbar(image, ax=ax, label="difference from the mean × s.d. of the feature", extend=extend)
     return ax
 
 
+def _colour_bound(sizes: np.ndarray) -> float:
+    """Where the colours end."""
+    largest = float(sizes.max(initial=0.0))
+    most = float(np.quantile(sizes, _MOST_CELLS)) if sizes.size else 0.0
+    return (most if 0.0 < _MUCH_LARGER * most < largest else largest) or 1.0
+
+
 def path(model_or_rows: Any, ax: Any = None) -> Any:
-    """Draw the error of every level of the sparsity path over its number of edges, the chosen level ringed.
+    """Draw the held-out error of every level, from simple to dense, with its standard error; the model is ringed.
 
     Parameters
     ----------
-    model_or_rows : fitted model with a ``path_``, or its rows
-        Mappings with the keys ``level``, ``n_edges``, ``error``, ``standard_error`` and ``chosen``.
+    model_or_rows : fitted model, or rows as in its ``path_``
+        Mappings with the keys ``level``, ``n_edges``, ``error``, ``standard_error`` and ``chosen``. Of a model, the
+        average of the levels is one more row, and the share of every level stands behind its name.
     ax : matplotlib Axes, optional
         Where to draw; a new figure if missing.
 
@@ -85,24 +98,41 @@ def path(model_or_rows: Any, ax: Any = None) -> Any:
     >>> data = make_clusters(2, n_tasks=6, n_features=3, random_state=0)
     >>> model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
     >>> plot.path(model).get_xlabel()
-    'links'
+    'held-out error'
     """
-    rows = getattr(model_or_rows, "path_", model_or_rows)
-    ax = axes_of(ax)
-    x, y, spread = (np.array([_number(row[key]) for row in rows]) for key in ("n_edges", "error", "standard_error"))
-    chosen = np.array([row["chosen"] for row in rows], dtype=bool)
-    order = np.lexsort((y, x))
-    ax.plot(x[order], y[order], "-", color=GREY, linewidth=1, zorder=1)
-    ax.errorbar(x, y, np.nan_to_num(spread), fmt="o", color=GAIN_COLOR, ecolor=GREY, markersize=5, capsize=2, zorder=2)
+    rows, error = _levels_of(model_or_rows)
+    ax = axes_of(ax, (7.2, max(2.4, _ROW * len(rows) + 0.9)))
+    x, spread = (np.array([_number(row[key]) for row in rows]) for key in ("error", "standard_error"))
+    place, chosen = np.arange(len(rows)), np.array([row["chosen"] for row in rows], dtype=bool)
+    ax.errorbar(
+        x, place, xerr=np.nan_to_num(spread), fmt="o", color=GAIN_COLOR, ecolor=GREY, markersize=5, capsize=2, zorder=2
+    )
     if chosen.any():
-        ax.plot(x[chosen], y[chosen], "o", ms=12, mfc="none", mec=LOSS_COLOR, mew=2, label="chosen", zorder=3)
-        ax.axhline(y[chosen][0], color=LOSS_COLOR, linewidth=0.8, linestyle=":", zorder=0)
+        ax.plot(x[chosen], place[chosen], "o", ms=12, mfc="none", mec=LOSS_COLOR, mew=2, label="the model", zorder=3)
+        ax.axvline(x[chosen][0], color=LOSS_COLOR, linewidth=0.8, linestyle=":", zorder=0)
         ax.legend(frameon=False)
-    _scale_edges(ax, x)
-    _name_levels(ax, [row["level"] for row in rows], x, y)
-    ax.set_xlabel("links")
-    ax.set_ylabel("held-out error")
+    ax.set_yticks(place)
+    ax.set_yticklabels([label_text(_row_title(row), 80) for row in rows], fontsize=8, parse_math=False)
+    ax.set_ylim(len(rows) - 0.4, -0.6)
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.set_xlabel(f"held-out {error}")
     return ax
+
+
+def _levels_of(model_or_rows: Any) -> tuple[list[Any], str]:
+    """Rows from simple to dense, and what their errors are called."""
+    if hasattr(model_or_rows, "state_"):
+        summary = summarize(model_or_rows)
+        return measured_levels(summary), summary["measure"]["short"]
+    rows = getattr(model_or_rows, "path_", model_or_rows)
+    return [{**row, "name": row["level"]} for row in rows], "error"
+
+
+def _row_title(row: Any) -> str:
+    """'linked tasks, 14 links (76 %)'."""
+    share = f" ({100 * row['weight']:.0f} %)" if row.get("weight") and not row["chosen"] else ""
+    return f"{level_title(row)}{share}"
 
 
 def gain(model_or_tasks: Any, gain: Any = None, ax: Any = None) -> Any:
@@ -173,16 +203,7 @@ def _number(value: Any) -> float:
     return np.nan if value is None else float(value)
 
 
-def _comparable(values: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Columns of comparable size, and whether they had to be scaled."""
-    size = np.sqrt(np.mean(values**2, axis=0)) if len(values) else np.ones(values.shape[1])
-    positive = size[size > 0]
-    if len(positive) < 2 or positive.max() <= _SCALES_DIFFER * positive.min():
-        return values, False
-    return values / np.where(size > 0, size, 1.0), True
-
-
-def _label_features(ax: Any, names: list[Any]) -> None:
+def _label_features(ax: Any, names: list[str]) -> None:
     points = ax.get_window_extent().width * 72 / ax.figure.dpi
     fontsize = min(9.0, 0.85 * points / max(len(names), 1))
     if fontsize < 5.0:
@@ -190,29 +211,10 @@ def _label_features(ax: Any, names: list[Any]) -> None:
         ax.set_xlabel(f"{len(names):,} features")
         return
     ax.set_xticks(range(len(names)))
-    wide = max((len(label_text(name)) for name in names), default=0) * 0.6 * fontsize > points / max(len(names), 1)
-    ax.set_xticklabels(
-        [label_text(name) for name in names], fontsize=fontsize, rotation=90 if wide else 0, parse_math=False
-    )
+    longest = max((len(line) for name in names for line in name.split("\n")), default=0)
+    wide = longest * 0.6 * fontsize > points / max(len(names), 1)
+    ax.set_xticklabels(names, fontsize=fontsize, rotation=90 if wide else 0, parse_math=False)
     ax.tick_params(axis="x", length=0)
-
-
-def _scale_edges(ax: Any, x: np.ndarray) -> None:
-    """Numbers of edges over more than a decade read better on a logarithmic axis."""
-    positive = x[x > 0]
-    if len(positive) and positive.max() > 20 * positive.min():
-        start = max(positive.min(), 1.0)
-        ax.set_xscale("symlog", linthresh=start)
-        ax.set_xlim(-0.3 * start, 2.5 * positive.max())
-
-
-def _name_levels(ax: Any, levels: list[Any], x: np.ndarray, y: np.ndarray) -> None:
-    if len(levels) > 12:
-        return
-    ax.margins(0.1)
-    for level, a, b in zip(levels, x, y):
-        text = label_text(level)
-        ax.annotate(text, (a, b), (5, 5), textcoords="offset points", fontsize=7, color="0.35", parse_math=False)
 
 
 def _named_bars(ax: Any, names: np.ndarray, values: np.ndarray, colors: np.ndarray) -> None:
