@@ -231,7 +231,7 @@ def test_what_rows_are_needed_for_is_refused_with_the_reason(model, rows):
         ({"penalty": "l1"}, "squared_l2"),
         ({"coupling": 1.0}, "evidence"),
         ({"hub": False}, "hub=True"),
-        ({"effects": "smooth"}, "straight lines only.*the square of a feature"),
+        ({"effects": "smooth"}, "straight lines only.*the square of the feature"),
     ],
 )
 def test_parameters_without_meaning_are_refused(parameters, match, rows):

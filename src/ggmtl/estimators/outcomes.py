@@ -311,8 +311,8 @@ def check_outcome_parameters(model: Any) -> None:
         )
     if model.effects != "linear":
         raise ParameterError(
-            f"{name} has straight lines only. Got effects={model.effects!r} instead. Leave effects at \"linear\", and add "
-            "columns such as the square of a feature where its effect bends."
+            f'{name} has straight lines only. Got effects={model.effects!r} instead. Leave effects at "linear". Where '
+            "an effect bends, add columns such as the square of the feature."
         )
 
 
