@@ -56,6 +56,7 @@ def learn_by_evidence(
     seed: int = 0,
     journal: Journal | None = None,
     start: GraphFit | None = None,
+    idle: frozenset[int] = frozenset(),
 ) -> list[GraphFit]:
     """Graphs of single edges of rising density, the densest last; fixed candidates are always in that one.
 
@@ -78,6 +79,8 @@ def learn_by_evidence(
         Where the steps are recorded, and taken up again. Its note ``"graphs"`` makes the graph of the last step.
     start : GraphFit, optional
         The last graph of most of the rows of very many tasks, beside a hub of the same strength.
+    idle : frozenset of int
+        Positions of graphs that are not searched for: the hub alone takes their place.
     """
     journal = journal or Journal()
     nothing = GraphFit("graph", hub.edges, hub.edge_values, hub.coupling, hub.hub, hub.coefficients, hub.value)
@@ -90,7 +93,7 @@ def learn_by_evidence(
     problem = ScaledProblem.of(loss, settings, hub, order)
     any_pair = _any_pair(settings.candidates)
     if settings.sizes.compares_exactly(loss.n_tasks, loss.n_features):
-        return _by_exact_evidence(problem, settings, candidates, nothing, any_pair, journal)
+        return _by_exact_evidence(problem, settings, candidates, nothing, any_pair, journal, idle)
     first = problem.first_neighbours(candidates) if start is None else problem.neighbours_of(start)
     rounds = min(settings.max_iter, ROUNDS if start is None else WARM_ROUNDS)
     renewed = (RENEWED if start is None else 1) if settings.candidates.uses_models else 0
@@ -102,9 +105,11 @@ def learn_by_evidence(
     if not _may_have_clusters(loss, settings.sizes):
         return graphs
     outcome = {key: getattr(graphs[-1], key) for key in ("iterations", "status", "certificate", "history")}
-    found = [clusters_of_many(problem, dense, any_pair)]
+    place = len(graphs) - 1
+    found = [None if place in idle else clusters_of_many(problem, dense, any_pair)]
     if settings.sizes.averages_trees(loss.n_tasks, loss.n_features):
-        found.append(search_trees(problem.model(dense.edges, problem.hub), dense, problem.groups, fixed=dense.fixed))
+        model = problem.model(dense.edges, problem.hub)
+        found.append(None if place + 1 in idle else search_trees(model, dense, problem.groups, fixed=dense.fixed))
     return [*graphs[:-1], *(_chosen(problem, choice, outcome, nothing) for choice in found), graphs[-1]]
 
 
@@ -121,6 +126,7 @@ def _by_exact_evidence(
     nothing: GraphFit,
     any_pair: bool,
     journal: Journal,
+    idle: frozenset[int],
 ) -> list[GraphFit]:
     groups, fixed = problem.groups, candidates.fixed
     model = problem.model(candidates.edges, problem.hub)
@@ -136,7 +142,7 @@ def _by_exact_evidence(
         journal=journal,
     )
     outcome = _outcome(learned)
-    trees = search_trees(model, learned, groups, fixed=fixed)
+    trees = None if len(_PER_TASK) + 1 in idle else search_trees(model, learned, groups, fixed=fixed)
     likely = learned.leverage if trees is None or trees.probabilities is None else trees.probabilities
     sizes = [min(max(1, int(share * model.loss.n_tasks)), len(model.edges)) for share in _PER_TASK]
     sparser = [strongest_edges(model, learned, likely, size, groups) for size in sizes]

@@ -41,6 +41,9 @@ _MARGIN = 3.0
 _TIE = 0.2
 # Share of its multiplicity that is credited to a graph. It is known to about a tenth.
 _CREDITED = 0.9
+# Nats, and nats a task, below which a first look at trees leaves no hope. A second look changed their score by at most
+# 40 nats, and by .25 a task where that is more, on the ten panels of ``benchmarks/panels.py`` and on chains and trees.
+_HOPELESS, _HOPELESS_PER_TASK = 50.0, 0.5
 # Links of trees that are drawn: beside the strengths of all candidates, then beside those of the likeliest tree.
 _LINKS = (500, 1500)
 
@@ -102,7 +105,7 @@ def search_trees(
     *,
     fixed: np.ndarray | None = None,
 ) -> GraphChoice | None:
-    """The edges that trees over tasks and hub have in common; None where there are none, or where rows leave them open.
+    """The edges that trees over tasks and hub have in common; None where the hub alone is far more probable.
 
     With q the probabilities of the edges, the K likeliest edges are taken that maximise the expected F1,
     2 Σ_{top K} q / (K + Σ q): where the evidence is clear these are the edges of the likeliest tree, else others about
@@ -124,7 +127,7 @@ def search_trees(
     fixed = np.zeros(len(model.edges), dtype=bool) if fixed is None else fixed
     # Learned beside all candidates, the hub is far too weak beside n edges.
     beside = replace(model, hub=np.maximum(learned.hub, HUB_SHARE * model.hub))
-    models, values, likely = learned.coefficients, learned.edge_values, learned.leverage
+    n, models, values, likely = model.loss.n_tasks, learned.coefficients, learned.edge_values, learned.leverage
     for links in _LINKS:
         try:
             found = average_over_trees(beside, models, values, likely, main, links)
@@ -136,14 +139,17 @@ def search_trees(
             # Every task hangs on the hub alone.
             return None
         best = _tuned(model, learned, tree | fixed, label)
+        best = replace(best, description=log_number_of_trees(n), multiplicity=multiplicity)
+        if best.score < -max(_HOPELESS, _HOPELESS_PER_TASK * n) and not fixed.any():
+            return None
         beside = replace(model, hub=np.maximum(best.hub, HUB_SHARE * model.hub))
         models, values, likely = best.coefficients, best.edge_values, found.between
     shown = fixed | largest_expected_f1(likely)
     return replace(
         _tuned(model, learned, shown, label),
         gain=best.gain,
-        description=log_number_of_trees(model.loss.n_tasks),
-        multiplicity=multiplicity,
+        description=best.description,
+        multiplicity=best.multiplicity,
         probabilities=likely,
     )
 

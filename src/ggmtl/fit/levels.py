@@ -39,10 +39,12 @@ def learn_levels(
     journal: Journal | None = None,
     start: Mapping[str, GraphFit] | None = None,
     with_graphs_too: bool = True,
+    idle: frozenset[int] = frozenset(),
 ) -> dict[str, GraphFit]:
     """All levels of the family on the given rows, simplest first.
 
-    `start` are levels learned on most of these rows, from which very many tasks continue.
+    `start` are levels learned on most of these rows, from which very many tasks continue. `idle` are positions of
+    graphs that are not searched for.
     """
     journal = journal or Journal()
     total, precisions = folded.total, None
@@ -68,7 +70,7 @@ def learn_levels(
     if criterion == "evidence":
         first = None if start is None else start[last_graph(start)].centred
         shared = simple["hub" if means is None else "described"].centred
-        graphs = _by_evidence(total, settings, task_names, shared, journal, first)
+        graphs = _by_evidence(total, settings, task_names, shared, journal, first, idle)
     else:
         graphs = learn_by_validation(
             folded,
@@ -114,6 +116,7 @@ def _by_evidence(
     hub: GraphFit,
     journal: Journal,
     start: GraphFit | None,
+    idle: frozenset[int],
 ) -> Sequence[GraphFit]:
     root = covariance_root(total)
 
@@ -121,8 +124,9 @@ def _by_evidence(
         names = task_names if order is None else task_names[order]
         return settings.candidates.propose(models @ root, names, near, search_for(total))
 
-    learn = learn_by_coordinates if settings.penalty == "l1" else learn_by_evidence
-    return learn(total, settings, propose, hub, journal=journal, start=start)
+    if settings.penalty == "l1":
+        return learn_by_coordinates(total, settings, propose, hub, journal=journal, start=start)
+    return learn_by_evidence(total, settings, propose, hub, journal=journal, start=start, idle=idle)
 
 
 def with_graphs(simple: Mapping[str, GraphFit], graphs: Iterable[GraphFit]) -> dict[str, GraphFit]:

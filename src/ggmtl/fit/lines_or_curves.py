@@ -39,8 +39,9 @@ def learn_lines_and_curves(
     choose_entropy: bool,
     journal: Journal | None = None,
     start: Mapping[str, GraphFit] | None = None,
+    idle: frozenset[int] = frozenset(),
 ) -> dict[str, GraphFit]:
-    """All levels with straight lines and with curves on the given rows; `start` as in :func:`learn_levels`."""
+    """All levels with straight lines and with curves on the given rows; `start` and `idle` as in :func:`learn_levels`."""
     journal = journal or Journal()
     columns, width = np.flatnonzero(~settings.bends), folded.parts[0].n_features
     ways = {
@@ -51,7 +52,7 @@ def learn_lines_and_curves(
     linked = _better_evidence(ways, first, len(task_names))
     found = {
         end: learn_levels(
-            *way[:2], task_names, criterion, choose_entropy, way[2], first[end], with_graphs_too=end == linked
+            *way[:2], task_names, criterion, choose_entropy, way[2], first[end], end == linked, idle
         )
         for end, way in ways.items()
     }

@@ -128,7 +128,8 @@ def fit_path(
     needed, whole = 3 if criterion == "validation" and len(task_names) > 1 else 1, True
     try:
         if validated is None and len(folded.scored) >= needed:
-            validated = cross_validate(folded, learn, settings.slopes, n_jobs, journal)
+            again = partial(learn, idle=_idle(levels))
+            validated = cross_validate(folded, again, settings.slopes, n_jobs, journal)
     except KeyboardInterrupt:
         validated, whole = held_out_of(folded, journal), False
     family = _family(levels, validated, settings, criterion)
@@ -171,6 +172,12 @@ def _renamed(
 def is_small(folded: FoldedLoss, sizes: Sizes) -> bool:
     """Whether there are few enough tasks for every fold to be held out."""
     return not sizes.is_large(folded.parts[0].n_tasks, folded.parts[0].n_features)
+
+
+def _idle(levels: Mapping[str, GraphFit]) -> frozenset[int]:
+    """Positions of the graphs without an edge. They are no levels, so that nobody asks for their held-out error."""
+    graphs = [fit for fit in levels.values() if fit.name == "graph"]
+    return frozenset(place for place, fit in enumerate(graphs) if not len(fit.edges))
 
 
 def _without_repetitions(
