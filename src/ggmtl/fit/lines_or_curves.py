@@ -41,7 +41,10 @@ def learn_lines_and_curves(
     start: Mapping[str, GraphFit] | None = None,
     idle: frozenset[int] = frozenset(),
 ) -> dict[str, GraphFit]:
-    """All levels with straight lines and with curves on the given rows; `start` and `idle` as in :func:`learn_levels`."""
+    """All levels with straight lines and with curves on the given rows.
+
+    `start` and `idle` are those of :func:`learn_levels`.
+    """
     journal = journal or Journal()
     columns, width = np.flatnonzero(~settings.bends), folded.parts[0].n_features
     ways = {
@@ -51,9 +54,7 @@ def learn_lines_and_curves(
     first = {end: _with_ending(start, end) for end in ways}
     linked = _better_evidence(ways, first, len(task_names))
     found = {
-        end: learn_levels(
-            *way[:2], task_names, criterion, choose_entropy, way[2], first[end], end == linked, idle
-        )
+        end: learn_levels(*way[:2], task_names, criterion, choose_entropy, way[2], first[end], end == linked, idle)
         for end, way in ways.items()
     }
     lines = {name: fit.on_columns(columns, width) for name, fit in found[STRAIGHT].items()}
