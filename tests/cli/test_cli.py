@@ -22,8 +22,8 @@ from typer.testing import CliRunner  # noqa: E402
 import ggmtl  # noqa: E402
 from ggmtl.cli import terminal as output  # noqa: E402
 from ggmtl.cli.app import app  # noqa: E402
-from ggmtl.cli.comparison import compare, methods  # noqa: E402
-from ggmtl.cli.options import METHODS  # noqa: E402
+from ggmtl.cli.comparison import choose_methods, compare, methods, skipped_note  # noqa: E402
+from ggmtl.cli.options import METHODS, SLOW  # noqa: E402
 from ggmtl.cli.workflow import Columns, load, read_rows  # noqa: E402
 from ggmtl.errors import InputError  # noqa: E402
 
@@ -483,6 +483,17 @@ def test_compare_knows_every_baseline():
     assert (
         "Did you mean 'MTRL'" in _run("compare", __file__, "--task", "a", "--target", "b", "--methods", "MTRLL").stderr
     )
+
+
+def test_compare_leaves_slow_methods_out_unless_asked_and_says_so(folder):
+    result = _run("compare", folder / "in.csv", *COLUMNS, "--folds", "2")
+    assert result.exit_code == 0, result.output
+    assert "BMSL, MSSL and MTRL are skipped, because they can take minutes. --methods all" in result.output
+    told = [line.split(":")[0].split(" (")[0] for line in result.stderr.splitlines() if ": error " in line]
+    assert told == [name for name in METHODS if name not in SLOW]
+    assert list(choose_methods(["all"])) == list(METHODS)
+    assert list(choose_methods(["mssl"])) == ["MSSL"]
+    assert skipped_note(["all"]) == skipped_note([], "poisson") == []
 
 
 def test_reproduce_passes_its_options_on(monkeypatch, tmp_path):

@@ -127,7 +127,11 @@ def fit(
     weights: Weights = None,
     seed: Seed = None,
     effects: Annotated[
-        Effects, typer.Option(help="Effects of numeric columns: lines, smooth curves, or both, as held-out rows say.")
+        Effects,
+        typer.Option(
+            help="Effects of numeric columns. linear: straight lines; smooth: curves; auto: what predicts held-out "
+            "rows better. Curves are for --loss squared only."
+        ),
     ] = Effects.linear,
     task_table: Known = None,
     loss: Outcome = Loss.squared,
@@ -180,20 +184,21 @@ def predict(
     decimal: Mark = None,
     exposure: Exposure = None,
     unseen: Annotated[
-        Unseen, typer.Option(help="For tasks not seen in training: error, or hub (use the shared model).")
+        Unseen,
+        typer.Option(help="Tasks without training rows. error: refuse them; hub: predict them with the shared model."),
     ] = Unseen.error,
     task_table: Known = None,
     interval: Annotated[
         float | None,
         typer.Option(
-            help="Also write intervals that hold this share of the targets (for two labels: of the probabilities), "
-            "such as 0.9: lower and upper."
+            help="Also write the columns lower and upper: intervals that hold this share of the targets (for two "
+            "labels: of the probabilities), such as 0.9."
         ),
     ] = None,
 ) -> None:
-    """Predict new rows: the file's columns and one more, prediction.
+    """Predict new rows. The output has the columns of the file and one more, prediction.
 
-    For a model of two labels it is the probability of the second, in the order of their sorting.
+    Where the target has two labels, it is the probability of the one that comes second in the alphabet.
     """
     from ggmtl.cli import table_files, terminal, workflow
     from ggmtl.inspection.summary.phrases import count
@@ -251,21 +256,21 @@ def compare(
     seed: Seed = None,
     loss: Outcome = Loss.squared,
     exposure: Exposure = None,
-    folds: Annotated[int, typer.Option(help="Folds of the comparison.", min=2)] = 5,
+    folds: Annotated[int, typer.Option(help="Number of folds.", min=2)] = 5,
     methods: Methods = None,
 ) -> None:
-    """Compare every method on the same folds."""
+    """Compare methods on the same folds. Each is printed as it finishes."""
     from ggmtl.cli import comparison, terminal, workflow
 
     workflow.check_options(loss, exposure)
-    name = workflow.LOSS_NAMES[loss]
-    chosen = comparison.choose_methods(workflow.split_names(methods), name)
+    name, wanted = workflow.LOSS_NAMES[loss], workflow.split_names(methods)
+    chosen = comparison.choose_methods(wanted, name)
     split, classes = workflow.split_names, loss is Loss.binary
     columns = workflow.Columns(
         task, target, split(features), split(exclude), split(categorical), groups, weights, exposure, classes
     )
     rows = workflow.read_rows(data, columns, drop_missing, workflow.reading_of(decimal, na_values))
-    terminal.note(*rows.notes())
+    terminal.note(*rows.notes(), *comparison.skipped_note(wanted, name))
     with terminal.working("Comparing") as step:
         result = comparison.compare(
             rows,

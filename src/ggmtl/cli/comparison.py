@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ggmtl import baselines
+from ggmtl.cli.options import SLOW
 from ggmtl.cli.workflow import Rows
 from ggmtl.data.folds import deal_folds
 from ggmtl.data.reading import read_training
@@ -82,17 +83,30 @@ def methods(loss: str = "squared") -> dict[str, Callable[[int | None], Any]]:
 
 
 def choose_methods(names: list[str], loss: str = "squared") -> dict[str, Callable[[int | None], Any]]:
-    """The methods named, in any case; all of them by default."""
+    """The methods named, in any case; those that are not slow by default."""
     known = methods(loss)
-    if not names:
-        return known
     lower = {name.lower(): name for name in known}
+    if [name.lower() for name in names] == ["all"]:
+        return known
+    if not names:
+        return {name: method for name, method in known.items() if name not in SLOW}
     for name in names:
         if name.lower() not in lower:
             raise ParameterError(
-                f"--methods: there is no method {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}."
+                f"--methods: there is no method {name!r}.{did_you_mean(name, known)} Known: all, {', '.join(known)}."
             )
     return {lower[name.lower()]: known[lower[name.lower()]] for name in names}
+
+
+def skipped_note(names: list[str], loss: str = "squared") -> list[str]:
+    """Which methods were not asked for and are left out because they are slow, and how to ask for them."""
+    left_out = [] if names else [name for name in methods(loss) if name in SLOW]
+    if not left_out:
+        return []
+    return [
+        f"{', '.join(left_out[:-1])} and {left_out[-1]} are skipped, because they can take minutes. --methods all runs "
+        "them, too."
+    ]
 
 
 def compare(

@@ -13,6 +13,8 @@ import typer
 
 # The methods of a comparison; a test holds them equal to those of :mod:`ggmtl.cli.comparison`.
 METHODS = ("GGMTL", "BMSL", "CCMTL", "Hub", "Independent", "MSSL", "MTRL", "Pooled")
+# Those whose time grows with the cube of the number of tasks: they run only where they are asked for.
+SLOW = ("BMSL", "MSSL", "MTRL")
 
 Which = StrEnum("Which", ["stations", "countries", "schools"])
 Decimal = StrEnum("Decimal", ["point", "comma"])
@@ -28,7 +30,8 @@ Target = Annotated[str, typer.Option(help="Column to predict.")]
 Features = Annotated[
     str | None,
     typer.Option(
-        help="Columns to learn from, separated by commas (a name that has one: in double quotes). Default: all others."
+        help="Columns to learn from, separated by commas; a name that contains a comma stands in double quotes. "
+        "Default: all others."
     ),
 ]
 Exclude = Annotated[str | None, typer.Option(help="Columns not to learn from, separated by commas.")]
@@ -38,38 +41,45 @@ Categorical = Annotated[
 Methods = Annotated[
     str | None,
     typer.Option(
-        help=f"Any of {', '.join(METHODS)}, separated by commas; for labels and counts of GGMTL, Hub, Independent, "
-        "Pooled, Trees and, where it is installed, GPBoost. Default: all."
+        help=f"Any of {', '.join(METHODS)}, separated by commas, or all. Default: all but {', '.join(SLOW)}, which can "
+        "take minutes. For labels and counts: any of GGMTL, Hub, Independent, Pooled, Trees and, where it is "
+        "installed, GPBoost; default: all."
     ),
 ]
 Outcome = Annotated[
     Loss, typer.Option(help="What the target holds. squared: numbers; binary: one of two labels; poisson: counts.")
 ]
-DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows that miss a value.")]
+DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with missing values.")]
 Missing = Annotated[
     str | None,
     typer.Option(
         "--na-values",
-        help="Cells of a CSV file that stand for a missing value, separated by commas, besides the empty cell. "
-        'Default: NA, NaN, null and the like. "" for none, where NA is a label.',
+        help="What stands for a missing value in a CSV file besides the empty cell, separated by commas. "
+        'Default: NA, NaN, null and the like. Give "" where these are labels.',
     ),
 ]
 Known = Annotated[
     Path | None,
     typer.Option(
         "--task-table",
-        help="CSV or Parquet file with one row per task, joined by the task column: what is known about the tasks.",
+        help="CSV or Parquet file with one row per task and the task column: what is known about the tasks. For "
+        "--loss squared only.",
         **_FILE,
     ),
 ]
-Groups = Annotated[str | None, typer.Option(help="Column of groups: rows of one group stay in one fold.")]
-Weights = Annotated[str | None, typer.Option(help="Column of row weights: a weight of 2 counts a row twice.")]
+Groups = Annotated[
+    str | None, typer.Option(help="Column of groups, such as visits: rows of one group are held out together.")
+]
+Weights = Annotated[str | None, typer.Option(help="Column of row weights; a weight of 2 counts a row twice.")]
 Exposure = Annotated[
     str | None,
-    typer.Option(help="Column that counts are proportional to, such as time (--loss poisson)."),
+    typer.Option(help="For --loss poisson: column that counts are proportional to, such as time or population."),
 ]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything random, the folds included.", min=0)]
+Seed = Annotated[int | None, typer.Option(help="Seed of the folds and of all random draws.", min=0)]
 Mark = Annotated[
     Decimal | None,
-    typer.Option("--decimal", help="Decimal mark of a CSV file, for numbers such as 1,234 that could have either."),
+    typer.Option(
+        "--decimal",
+        help="Decimal mark of a CSV file. Needed only for numbers such as 1,234 that can be read in two ways.",
+    ),
 ]
