@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ggmtl.evidence import hub
-from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.hub import hub_evidence, shrunk_models
 from ggmtl.evidence.hub_sums import Blocks, FewRows, hub_tasks
 from ggmtl.statistics.least_squares import LeastSquares
 
@@ -80,3 +80,11 @@ def test_evidence_of_collinear_columns_is_smooth(strongest):
     strengths[[1, 5]] = strongest
     values = [hub_evidence(loss, strengths * (1.0 + step)).value for step in (0.0, 1e-10, 2e-10, 3e-10)]
     assert np.ptp(values) < 1e-4
+
+
+@pytest.mark.parametrize("common_ridge", [None, np.linspace(0.1, 2.0, 240)])
+@pytest.mark.parametrize("rows", [5, 120])
+def test_models_alone_are_those_of_the_evidence(rows, common_ridge):
+    loss, strengths = wide(rows=rows), np.linspace(1.0, 9.0, 240)
+    evidence = hub_evidence(loss, strengths, 1e-6, common_ridge)
+    np.testing.assert_array_equal(shrunk_models(loss, strengths, 1e-6, common_ridge), evidence.coefficients)

@@ -15,7 +15,7 @@ from ggmtl.baselines._row_models import CountRegressor, hub_models, pooled_model
 from ggmtl.baselines._shared import CentredLoss, centre, check_strength, held_out_rmse, select_by_paths
 from ggmtl.estimators.base import LearnedModels
 from ggmtl.estimators.outcomes import OutcomeRows
-from ggmtl.evidence.hub import hub_evidence
+from ggmtl.evidence.hub import hub_evidence, shrunk_models
 from ggmtl.evidence.hub_strengths import learn_hub
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
@@ -300,4 +300,4 @@ class HubRegressor(CountRegressor):
         return np.maximum(np.where(self._slopes(loss), slope, intercept), 1e-8)
 
     def _fit_path(self, loss: LeastSquares, grid: Sequence[tuple[float, float]]) -> Iterator[np.ndarray]:
-        return (hub_evidence(loss, self._spread(loss, *strengths)).coefficients for strengths in grid)
+        return (shrunk_models(loss, self._spread(loss, *strengths)) for strengths in grid)

@@ -24,7 +24,7 @@ from functools import singledispatch
 
 import numpy as np
 
-from ggmtl.evidence.hub_sums import SecondSums, hub_tasks
+from ggmtl.evidence.hub_sums import FirstSums, SecondSums, hub_tasks
 from ggmtl.statistics.least_squares import LeastSquares
 
 # ρ, which only determines what no row determines. Where columns are collinear in all tasks, as the indicators of all
@@ -106,11 +106,7 @@ def hub_evidence(
     hub = np.asarray(hub, dtype=float)
     tasks = hub_tasks(loss, hub, ridge)
     first = tasks.first
-    pooled = 0.5 * (first.information + first.information.T)
-    if common_ridge is not None:
-        pooled += np.diag(common_ridge)
-    spread = np.linalg.inv(pooled)
-    common = spread @ (hub * first.right)
+    pooled, spread, common = _common_model(hub, first, common_ridge)
     second = tasks.second(common, spread)
     coefficients = second.coefficients
     deviation = ((coefficients - common) ** 2).sum(axis=0)
@@ -124,6 +120,26 @@ def hub_evidence(
     gradient = 0.5 * (expected - n / hub)
     curvatures = _curvatures(loss, hub, gradient, first.inverses, second, deviation, noise)
     return HubEvidence(float(value), gradient, expected, coefficients, common, noise, *curvatures)
+
+
+def shrunk_models(
+    loss: LeastSquares, hub: np.ndarray, ridge: float | np.ndarray = RIDGE, common_ridge: np.ndarray | None = None
+) -> np.ndarray:
+    """The models of :func:`hub_evidence` alone, shape (n, p), in about half of its time."""
+    hub = np.asarray(hub, dtype=float)
+    tasks = hub_tasks(loss, hub, ridge)
+    return tasks.models(_common_model(hub, tasks.first, common_ridge)[2])
+
+
+def _common_model(
+    hub: np.ndarray, first: FirstSums, common_ridge: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Precision and covariance of μ, in units of σ², and μ itself."""
+    pooled = 0.5 * (first.information + first.information.T)
+    if common_ridge is not None:
+        pooled += np.diag(common_ridge)
+    spread = np.linalg.inv(pooled)
+    return pooled, spread, spread @ (hub * first.right)
 
 
 def _curvatures(

@@ -10,6 +10,7 @@ G_i = R_iᵀR_i and
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,6 +75,10 @@ class HubTasks(Protocol):
         """Sums that do not depend on the common model."""
         ...
 
+    def models(self, common: np.ndarray) -> np.ndarray:
+        """Models of all tasks beside μ, shape (n, p)."""
+        ...
+
     def second(self, common: np.ndarray, spread: np.ndarray) -> SecondSums:
         """Models and sums for μ of shape (p,) and S of shape (p, p)."""
         ...
@@ -116,6 +121,18 @@ class Blocks:
         first = FirstSums(np.diag(total), information * hub, right, log_det)
         return cls(loss, hub, ridge, held, total, first)
 
+    def inverses(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """Slices of tasks, and their D_i⁻¹."""
+        n, p = self.loss.moment.shape
+        for rows in chunks(n, p * p, _CHUNK_NUMBERS):
+            inverse = self.held.get(rows.start)
+            yield rows, task_inverses(self.loss.gram[rows], self.hub + self.ridge)[0] if inverse is None else inverse
+
+    def models(self, common: np.ndarray) -> np.ndarray:
+        """Models of all tasks beside μ."""
+        moment = (self.loss.moment + self.hub * common)[..., None]
+        return np.concatenate([np.matmul(inverse, moment[rows])[..., 0] for rows, inverse in self.inverses()])
+
     def second(self, common: np.ndarray, spread: np.ndarray) -> SecondSums:
         """Models and sums for μ and S."""
         loss, hub = self.loss, self.hub
@@ -124,10 +141,7 @@ class Blocks:
         # K = I − D⁻¹ diag(h), so that K S Kᵀ has three terms; two of them need only ΣD⁻¹.
         doubt = n * np.diag(spread) - 2.0 * np.einsum("ka,a,ak->k", self.total, hub, spread)
         root, pulled = np.sqrt(hub), hub[:, None] * spread * hub
-        for rows in chunks(n, p * p, _CHUNK_NUMBERS):
-            inverse = self.held.get(rows.start)
-            if inverse is None:
-                inverse, _ = task_inverses(loss.gram[rows], hub + self.ridge)
+        for rows, inverse in self.inverses():
             coefficients[rows] = np.matmul(inverse, (loss.moment[rows] + hub * common)[..., None])[..., 0]
             # One product of all tasks' rows with a p × p matrix.
             reach = inverse.reshape(-1, p) @ pulled
@@ -169,12 +183,16 @@ class FewRows:
         first = FirstSums(n / strength - np.diag(sums), information, right, float(log_det))
         return cls(loss, hub, ridge, rows, first)
 
+    def models(self, common: np.ndarray) -> np.ndarray:
+        """Models of all tasks beside μ."""
+        moment = self.loss.moment + self.hub * common
+        return moment / (self.hub + self.ridge) - _twice(self.rows, moment)
+
     def second(self, common: np.ndarray, spread: np.ndarray) -> SecondSums:
         """Models and sums for μ and S."""
         hub, rows, n = self.hub, self.rows, self.loss.n_tasks
         strength, p = hub + self.ridge, len(hub)
-        moment = self.loss.moment + hub * common
-        coefficients = moment / strength - _twice(rows, moment)
+        coefficients = self.models(common)
         # K S Kᵀ with K = ρH⁻¹ + TᵀV and V = T diag(h).
         flat, along, share = rows.reshape(-1, p), rows * hub, self.ridge / strength
         middle = np.matmul((along.reshape(-1, p) @ spread).reshape(rows.shape), along.transpose(0, 2, 1))

@@ -20,7 +20,7 @@ from scipy.stats import norm
 from ggmtl.bilevel.level import STRAIGHT, GraphFit, Settings
 from ggmtl.data.curves import N_COLUMNS, Curves
 from ggmtl.data.task_data import TaskData
-from ggmtl.evidence.hub import evidence_with_common_model, hub_evidence
+from ggmtl.evidence.hub import evidence_with_common_model, shrunk_models
 from ggmtl.fit.family import by_name
 from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.levels import learn_levels, simple_levels
@@ -186,7 +186,7 @@ def _errors(
     n_lines = len(strengths) - 1
     columns = np.concatenate([np.arange(n_lines), n_lines + bent, [training.n_features - 1]])
     hub = np.insert(strengths, [n_lines] * len(bent), tie)
-    models = hub_evidence(training.of_columns(columns), hub, _LOWEST).coefficients
+    models = shrunk_models(training.of_columns(columns), hub, _LOWEST)
     return 2.0 * held_out.of_columns(columns).task_values(models)
 
 
