@@ -34,7 +34,9 @@ PROBLEMS = (
     "tmy3 h=8 every=24 weeks r=0.2",
     "tmy3 h=8 every=24 weeks r=0.5",
 )
-OURS = "ggmtl"
+OURS, CURVES = "ggmtl", "ggmtl_auto"
+# Sets in which no effect bends: levels with curves must not cost anything there.
+STRAIGHT = ("school r=0.5", "exam r=0.5")
 PEERS = (
     "pooled",
     "independent",
@@ -61,7 +63,8 @@ TARGET = Path(__file__).parent / "results" / "accuracy.md"
 
 
 def methods_of(problem: str) -> list[str]:
-    return [m for m in (OURS, *PEERS) if (m, problem.split()[0]) not in TOO_SLOW]
+    ours = (OURS, CURVES) if problem in STRAIGHT else (OURS,)
+    return [m for m in (*ours, *PEERS) if (m, problem.split()[0]) not in TOO_SLOW]
 
 
 def cells_of(problem: str, method: str, splits: int) -> list[Cell]:
@@ -76,7 +79,8 @@ def errors_of(cache: CellCache, cells: list[Cell]) -> np.ndarray:
 def difference(cache: CellCache, problem: str, splits: int) -> tuple[str, float, float, int] | None:
     """Best peer, mean of ours less theirs, its standard error, splits; None where either is missing."""
     ours = errors_of(cache, cells_of(problem, OURS, splits))
-    theirs = {m: errors_of(cache, cells_of(problem, m, splits)) for m in methods_of(problem)[1:]}
+    peers = [m for m in methods_of(problem) if m in PEERS]
+    theirs = {m: errors_of(cache, cells_of(problem, m, splits)) for m in peers}
     theirs = {m: e for m, e in theirs.items() if not np.isnan(e).any()}
     if np.isnan(ours).any() or not theirs:
         return None
@@ -142,6 +146,19 @@ def bar_verdict(worst: dict[str, float]) -> str:
     )
 
 
+def curve_rows(cache: CellCache, splits: int) -> list[str]:
+    """What ``effects="auto"`` changes where no effect bends."""
+    rows = ["| data | straight lines | lines and curves | change |", "| --- " * 4 + "|"]
+    for problem in STRAIGHT:
+        both = [cells_of(problem, m, splits) for m in (OURS, CURVES)]
+        straight, curved = (errors_of(cache, cells) for cells in both)
+        share = 100.0 / straight.mean() * (curved - straight)
+        spread = share.std(ddof=1) / np.sqrt(len(share)) if len(share) > 1 else float("nan")
+        entries = [format_entry([cache.get(cell) for cell in cells], "rmse") for cells in both]
+        rows.append(f"| {problem} | {' | '.join(entries)} | {share.mean():+.3f} ± {spread:.3f} % |")
+    return rows
+
+
 def detail_rows(cache: CellCache, splits: int) -> list[str]:
     names = (OURS, *PEERS)
     rows = ["| data | " + " | ".join(LABELS[m] for m in names) + " |", "| --- " * (len(names) + 1) + "|"]
@@ -190,6 +207,10 @@ def page(cache: CellCache, splits: int) -> str:
         "row's lags may reach into a week of the other part.",
         "",
         *bar_rows(cache, splits),
+        "",
+        '## Curves where nothing bends: `effects="auto"`',
+        "",
+        *curve_rows(cache, splits),
         "",
         "## All methods",
         "",

@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -122,6 +123,7 @@ def _outer_loss_per_edge(model: GGMTLRegressor) -> float:
 _PENALTIES = {"ggmtl_squared": "squared_l2", "ggmtl_l2": "l2"}
 _ESTIMATORS: dict[str, Callable[..., Any]] = {
     "ggmtl": GGMTLRegressor,
+    "ggmtl_auto": partial(GGMTLRegressor, effects="auto"),
     "independent": baselines.IndependentRegressor,
     "pooled": baselines.PooledRegressor,
     "hub": baselines.HubRegressor,
