@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import log_loss
 
 from ggmtl import GGMTLRegressor
+from ggmtl.baselines import PooledClassifier
 from ggmtl.data.folds import deal_folds, deal_holdout, share_of_repetitions
 from ggmtl.data.reading import read_training
 from ggmtl.data.task_data import TaskData
@@ -209,6 +211,41 @@ def test_pairs_of_equal_answers_are_held_out_as_pairs_of_unequal_ones_are():
     assert (first == second).mean() < 0.25
 
 
+def make_questionnaire(n=300, questions=6, seed=0):
+    """A yes or no of every task to each of the same questions."""
+    rng = np.random.default_rng(seed)
+    x = np.tile(np.arange(float(questions)), n)
+    y = (rng.random(len(x)) < np.repeat(rng.beta(0.7, 0.7, n), questions)).astype(float)
+    return TaskData(x[:, None], y, np.repeat(np.arange(n), questions))
+
+
+def test_equal_rows_of_many_tasks_are_spread_over_the_folds_of_classes():
+    data = make_questionnaire(n=2000)
+    folds = deal_folds(data, 5, discrete=True)
+    for x in range(6):
+        for y in range(2):
+            cell = (data.X[:, 0] == x) & (data.y == y)
+            assert np.bincount(folds[cell], minlength=5).max() < 0.26 * cell.sum()
+    held_out = deal_holdout(data, 0.3, discrete=True)
+    assert held_out[data.y == 1].mean() == pytest.approx(held_out[data.y == 0].mean(), abs=0.05)
+
+
+def test_the_log_loss_of_one_model_is_that_of_new_rows_where_tasks_answer_the_same_questions():
+    data, new = make_questionnaire(seed=0), make_questionnaire(n=3000, seed=1)
+    model = PooledClassifier(ridge=1.0).fit(data.X, data.y, tasks=data.tasks)
+    chosen = PooledClassifier().fit(data.X, data.y, tasks=data.tasks)
+    fresh = log_loss(new.y, model.predict_proba(new.X, tasks=np.zeros(len(new), dtype=int)))
+    assert chosen.validation_error_ == pytest.approx(fresh, abs=0.01)
+
+
+def test_tasks_that_are_copies_share_their_folds():
+    data = make_data()
+    both = data.take(np.concatenate([np.arange(len(data)), np.arange(len(data))]))
+    tasks = np.concatenate([data.tasks, data.tasks + 7])
+    folds = deal_folds(TaskData(both.X, both.y, tasks), 5, discrete=True)
+    np.testing.assert_array_equal(folds[: len(data)], folds[len(data) :])
+
+
 def test_which_equal_row_is_held_out_is_left_to_chance():
     # Copies dealt out in turn would make every training part the image of what it is tested on.
     data = make_yes_or_no(rows=1000, n=1)
@@ -227,8 +264,9 @@ def test_only_within_the_task_does_another_y_tell_equal_rows_apart():
     np.testing.assert_array_equal(folds[: len(data)], folds[len(data) : 2 * len(data)])
 
 
+@pytest.mark.parametrize("discrete", [False, True])
 @pytest.mark.parametrize("grouped", [False, True])
-def test_folds_of_discrete_data_do_not_depend_on_order_or_labels(grouped):
+def test_folds_of_discrete_data_do_not_depend_on_order_or_labels(grouped, discrete):
     data = make_yes_or_no()
     rng = np.random.default_rng(3)
     # Weights tell equal rows apart: their sums in every fold must not depend on the order either.
@@ -240,7 +278,7 @@ def test_folds_of_discrete_data_do_not_depend_on_order_or_labels(grouped):
     other = TaskData(data.X, data.y, names, sample_weight=weight, groups=groups).take(order)
 
     def contents(rows, tasks):
-        whole = np.column_stack([rows.X, rows.y, tasks, rows.sample_weight, deal_folds(rows, 5)])
+        whole = np.column_stack([rows.X, rows.y, tasks, rows.sample_weight, deal_folds(rows, 5, discrete=discrete)])
         return whole[np.lexsort(whole.T)]
 
     np.testing.assert_array_equal(contents(other, data.tasks[order]), contents(given, data.tasks))

@@ -128,7 +128,7 @@ def compare(
         if len(classes) != 2:
             raise InputError(f"--loss binary needs a target of two labels. Got {len(classes):,} different values.")
     data = read_training(rows.frame, target, task=rows.task, groups=rows.groups, sample_weight=rows.weights)
-    folds = deal_folds(data, n_folds, seed or 0)
+    folds = deal_folds(data, n_folds, seed or 0, discrete=loss != "squared")
     # Rows of weight zero have been left out.
     kept = rows.weights > 0 if rows.weights is not None else slice(None)
     exposure = None if rows.exposure is None else rows.exposure[kept]

@@ -19,7 +19,7 @@ _DIGITS = 6
 _DISCRETE = 0.01
 
 
-def deal_folds(data: TaskData, n_folds: int, seed: int = 0) -> np.ndarray:
+def deal_folds(data: TaskData, n_folds: int, seed: int = 0, *, discrete: bool = False) -> np.ndarray:
     """Fold number of every row, shape (rows,).
 
     The rows of a task are ordered by a hash of (seed, row) and dealt out in turn, starting at a fold that the
@@ -28,6 +28,10 @@ def deal_folds(data: TaskData, n_folds: int, seed: int = 0) -> np.ndarray:
     Copies of a row share a fold, like one row of a larger weight. Where repeated x come with several y within a task,
     the data are discrete and equal rows are different observations. Then every row is dealt out on its own:
     if equal rows were kept together, all rows of one (x, y) would be predicted from rows with other y only.
+
+    With `discrete`, for classes and counts, every task has an order of its own. Otherwise equal rows of many tasks
+    would share a fold: models learned without it would lack most rows of one (x, y), and held-out errors would be
+    too large.
 
     With ``data.groups`` whole groups are dealt out: within each task where every group belongs to one task, over all
     tasks otherwise. Groups of equal rows are treated like equal rows.
@@ -39,16 +43,16 @@ def deal_folds(data: TaskData, n_folds: int, seed: int = 0) -> np.ndarray:
     [2, 2]
     """
     check_fold_number(n_folds)
-    rank, first_key = _shuffle(data, seed)
+    rank, first_key = _shuffle(data, seed, discrete)
     start = (_mix(first_key) % np.uint64(n_folds)).astype(np.int64)
     return (rank + start) % n_folds
 
 
-def deal_holdout(data: TaskData, share: float, seed: int = 0) -> np.ndarray:
+def deal_holdout(data: TaskData, share: float, seed: int = 0, *, discrete: bool = False) -> np.ndarray:
     """Mask of the rows held out, shape (rows,): `share` of every task to within one row, chosen as in `deal_folds`."""
     if not 0 < share < 1:
         raise ParameterError(f"The share held out must lie between 0 and 1. Got {share} instead.")
-    rank, first_key = _shuffle(data, seed)
+    rank, first_key = _shuffle(data, seed, discrete)
     start = _mix(first_key) / 2.0**64
     return np.floor((rank + 1) * share + start) > np.floor(rank * share + start)
 
@@ -93,17 +97,19 @@ def check_fold_number(n_folds: int) -> None:
         raise ParameterError(f"The number of folds must be at least 2. Got {n_folds} instead.")
 
 
-def _shuffle(data: TaskData, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _shuffle(data: TaskData, seed: int, discrete: bool) -> tuple[np.ndarray, np.ndarray]:
     """Rank of every row in its shuffled deck, and the deck's lowest key; copies and groups share a rank."""
     columns = _ordered_columns(data)
     features, keys = _hash_rows(columns, data.sample_weight, seed)
     decks = data.task_index
-    varied = _comes_with_several_targets(decks, features, keys)
-    if _are_observations(decks, features, varied):
-        varied = np.ones_like(varied)
     # Rows with one key may differ in their weights, or by less than the rounding. Their order must not matter.
     weight = [] if data.sample_weight is None else [data.sample_weight]
     marks = _hash_bits([*columns, *weight], len(data))[1]
+    if discrete:
+        keys = _salted(decks, features, keys, marks)
+    varied = _comes_with_several_targets(decks, features, keys)
+    if _are_observations(decks, features, varied):
+        varied = np.ones_like(varied)
     if data.groups is None:
         return _rank(_separated(decks, keys, marks, varied), decks)
     group = np.unique(data.groups, return_inverse=True)[1].reshape(-1)
@@ -130,6 +136,23 @@ def _are_observations(decks: np.ndarray, features: np.ndarray, varied: np.ndarra
     first = np.flatnonzero(_changes(decks[order], features[order]))
     repeated = np.diff(np.append(first, len(order))) > 1
     return bool(repeated.any() and varied[order][first][repeated].mean() >= _DISCRETE)
+
+
+def _salted(decks: np.ndarray, features: np.ndarray, keys: np.ndarray, marks: np.ndarray) -> np.ndarray:
+    """The keys, changed by a number of every task: a hash of its rows.
+
+    Tasks with the same rows have the same number where they are copies. Where the same x comes with several y in one
+    task or another, they are different observations, and get different numbers.
+    """
+    everywhere = np.zeros_like(decks)
+    varied = _comes_with_several_targets(everywhere, features, keys)
+    if _are_observations(everywhere, features, varied):
+        content, several = _sum_by(_mix(keys), decks), np.ones(int(decks.max()) + 1, dtype=bool)
+        content = _separated(np.zeros(len(several), dtype=np.int64), content, _sum_by(marks, decks), several)
+    else:
+        content = _sum_of_distinct(keys, decks)
+    with np.errstate(over="ignore"):
+        return _mix(keys + _mix(content)[decks])
 
 
 def _separated(decks: np.ndarray, keys: np.ndarray, marks: np.ndarray, varied: np.ndarray) -> np.ndarray:
@@ -252,8 +275,8 @@ def seed_of(random_state: Any) -> int:
     return int(seed)
 
 
-def deal_rows(data: TaskData, validation: Any, seed: int) -> tuple[np.ndarray | None, int]:
-    """Fold of every row, None for no folds; and the first fold that is held out.
+def deal_rows(data: TaskData, validation: Any, seed: int, *, discrete: bool = False) -> tuple[np.ndarray | None, int]:
+    """Fold of every row, None for no folds; and the first fold that is held out; `discrete` as in `deal_folds`.
 
     Where some rows are never held out (a single hold-out share, a splitter that leaves rows aside), those are fold 0,
     and folds are held out from 1 on.
@@ -270,12 +293,12 @@ def deal_rows(data: TaskData, validation: Any, seed: int) -> tuple[np.ndarray | 
             f"Got {validation!r} instead."
         )
     if 0 < validation < 1:
-        return deal_holdout(data, float(validation), seed).astype(np.int64), 1
+        return deal_holdout(data, float(validation), seed, discrete=discrete).astype(np.int64), 1
     if not np.isfinite(validation) or validation != int(validation) or validation < 2:
         raise ParameterError(
             f"validation must be at least 2 folds or a share between 0 and 1. Got {validation!r} instead."
         )
-    return deal_folds(data, int(validation), seed), 0
+    return deal_folds(data, int(validation), seed, discrete=discrete), 0
 
 
 def group_labels(labels: np.ndarray) -> list[Any]:

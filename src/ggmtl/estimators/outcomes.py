@@ -83,7 +83,7 @@ def read_outcomes(
         )
     check_target(data.y, model.loss)
     offset, rate = centred_exposure(log_exposure(exposure, data, sample_weight), data, model)
-    folds, scored_from = deal_rows(data, model.validation, seed_of(model.random_state))
+    folds, scored_from = deal_rows(data, model.validation, seed_of(model.random_state), discrete=True)
     statistics = TaskStatistics.from_data(data)
     scaling = Scaling.from_statistics(statistics, model.fit_intercept, model.standardize)
     # The linear predictor is that of the target as it is.
