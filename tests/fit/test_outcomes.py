@@ -94,6 +94,29 @@ def test_probabilities_are_those_of_the_posterior(events):
     assert abs(ours - exact) < 0.5 * abs(at_mode - exact)
 
 
+@pytest.mark.parametrize("name", ["logistic", "poisson"])
+def test_where_the_search_for_strengths_begins_does_not_matter(name):
+    """From the strengths of other rows of the same tasks, as folds begin."""
+    rows, loss = make_rows(name, n_tasks=12)
+    kept = rows.take(np.arange(len(rows.task)) % 4 > 0)
+    before, _ = hub_level(rows, loss, SETTINGS, pooled_level(rows, loss, SLOPES))
+    pooled = pooled_level(kept, loss, SLOPES)
+    afresh, _ = hub_level(kept, loss, SETTINGS, pooled)
+    again, _ = hub_level(kept, loss, SETTINGS, pooled, start=before)
+    assert again.fit.value == pytest.approx(afresh.fit.value, abs=0.05)
+    np.testing.assert_allclose(again.fit.coefficients, afresh.fit.coefficients, atol=0.02)
+    alone, from_all = separate_level(kept, loss, SLOPES), separate_level(rows, loss, SLOPES)
+    np.testing.assert_allclose(separate_level(kept, loss, SLOPES, start=from_all).ridge, alone.ridge, rtol=0.05)
+
+
+def test_ridges_of_very_many_tasks_are_those_of_some():
+    rows, loss = make_rows(n_tasks=300, n_rows=20)
+    whole, sampled = separate_level(rows, loss, SLOPES), separate_level(rows, loss, SLOPES, most=150)
+    np.testing.assert_allclose(sampled.ridge, whole.ridge, rtol=0.2)
+    np.testing.assert_allclose(sampled.fit.coefficients, whole.fit.coefficients, atol=0.2)
+    np.testing.assert_array_equal(separate_level(rows, loss, SLOPES, most=300).ridge, whole.ridge)
+
+
 def test_tasks_that_are_alike_are_pooled_by_the_evidence():
     rows, loss = make_rows(spread=0.0, n_rows=100)
     pooled = pooled_level(rows, loss, SLOPES)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import singledispatch
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +55,8 @@ class HubEvidence:
         σ².
     observed, expected : array of shape (p, p), optional
         Second derivatives of f in ln h; None where they are not known, as on a device.
+    start : object
+        From where :meth:`~ggmtl.statistics.least_squares.LeastSquares.near` goes on; None where one step suffices.
     """
 
     value: float
@@ -64,6 +67,7 @@ class HubEvidence:
     noise: float
     observed: np.ndarray | None = None
     expected: np.ndarray | None = None
+    start: Any = None
 
 
 def degrees_of_freedom(loss: LeastSquares) -> float:

@@ -30,6 +30,8 @@ _FTOL, _SLOPE, _TUNING_STEPS = 3e-6, 0.05, 12
 _SHRINKAGES, _PATIENCE = (32.0, 8.0, 2.0, 0.5, 0.125), 5.0
 # Searches that only compare precisions of the hyper-prior end at steps of so many nats.
 _NATS = 0.05
+# The same of a single search, where every step costs passes over the rows.
+_LITTLE = 1e-3
 # Curvature of the evidence, at the least, where the data hardly determine a strength.
 _LEAST_CURVATURE = 0.1
 # Most steps of one search. Ordinary tables rarely take more. With 50 tasks of 20 rows and 300 features the evidence
@@ -41,12 +43,16 @@ _WINDOW, _HALVINGS = 2.0, 5
 
 @dataclass(frozen=True)
 class HubStrength:
-    """Strengths h that evidence has learned, shape (p,), the evidence there, and how the search ended."""
+    """Strengths h that evidence has learned, shape (p,), the evidence there, and how the search ended.
+
+    `shrinkage` is the precision of the hyper-prior of the slopes' strengths.
+    """
 
     hub: np.ndarray
     evidence: HubEvidence
     iterations: int
     converged: bool
+    shrinkage: float = 0.0
 
 
 def learn_hub(
@@ -112,7 +118,7 @@ def _tuned(
     nats = max(nats, 1e-9 * max(abs(start.evidence.value), 1.0))
 
     def at(logs: np.ndarray, near: _Point) -> _Point:
-        evidence = hub_evidence(loss.near(near.evidence.coefficients), np.exp(logs)[label], ridge)
+        evidence = hub_evidence(loss.near(near.evidence.start), np.exp(logs)[label], ridge)
         return _Point.of(evidence, logs, label, pull)
 
     here = _Point.of(start.evidence, np.bincount(label, np.log(start.hub)) / size, label, pull)
@@ -213,6 +219,7 @@ def learn_hub_by_feature(
     start: np.ndarray | None = None,
     sizes: Sizes = SIZES,
     varying: np.ndarray | None = None,
+    shrinkage: float | None = None,
 ) -> HubStrength:
     """One strength per coefficient, shrunk towards their mean by an amount that is estimated.
 
@@ -221,7 +228,7 @@ def learn_hub_by_feature(
     and γ_k = h_k Σ_i (w_i − μ)_k²/σ² how many of the n deviations the data determine. The intercept is left to itself.
 
     `slopes` marks the slopes, `varying` those of them that may differ between tasks (all by default); `start` are
-    strengths of nearly the same rows, near which the search begins.
+    strengths of nearly the same rows, near which the search begins. `shrinkage` is s where it is known.
     """
     varying = slopes if varying is None else varying
     common, groups = slopes & ~varying, np.where(slopes, np.where(varying, 0, 2), 1)
@@ -235,7 +242,7 @@ def learn_hub_by_feature(
             near = learn_hub(sample, groups, start=first, held=common, nats=_NATS)
         else:
             near = HubStrength(first, hub_evidence(sample, first), 0, False)
-        best = _by_shrinkage(sample, varying, common, near)
+        best = _by_shrinkage(sample, varying, common, near, _SHRINKAGES if shrinkage is None else (shrinkage,))
     return best if sample is loss else replace(best, evidence=hub_evidence(loss, best.hub))
 
 
@@ -263,18 +270,22 @@ def _sampled(loss: LeastSquares, most: int) -> LeastSquares:
     return loss.of_tasks(chosen)
 
 
-def _by_shrinkage(loss: LeastSquares, varying: np.ndarray, common: np.ndarray, start: HubStrength) -> HubStrength:
-    """One strength per coefficient under the hyper-prior of highest evidence."""
+def _by_shrinkage(
+    loss: LeastSquares, varying: np.ndarray, common: np.ndarray, start: HubStrength, shrinkages: tuple[float, ...]
+) -> HubStrength:
+    """One strength per coefficient under the hyper-prior of highest evidence; its precisions are tried in turn."""
     search = partial(_tuned, loss, np.arange(len(varying)), pulled=varying, held=common, max_iter=_MOST_STEPS)
-    lowest, best, chosen, here = np.inf, start, _SHRINKAGES[0], start
-    for shrinkage in _SHRINKAGES:
+    if len(shrinkages) == 1:
+        return replace(search(start, shrinkage=shrinkages[0], nats=_LITTLE), shrinkage=shrinkages[0])
+    lowest, best, chosen, here = np.inf, start, shrinkages[0], start
+    for shrinkage in shrinkages:
         here = search(here, shrinkage=shrinkage, nats=_NATS)
         value = here.evidence.value + _strength_cost(loss.n_tasks, here, varying, shrinkage)
         if value < lowest:
             lowest, best, chosen = value, here, shrinkage
         elif value > lowest + _PATIENCE:
             break
-    return search(best, shrinkage=chosen, nats=1e-4 * _NATS)
+    return replace(search(best, shrinkage=chosen, nats=1e-4 * _NATS), shrinkage=chosen)
 
 
 def sample_of_tasks(loss: LeastSquares, most: int) -> np.ndarray | None:

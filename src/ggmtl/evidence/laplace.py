@@ -74,9 +74,9 @@ class LaplaceLoss:
         start = self.start if isinstance(self.start, np.ndarray) else self.start.coefficients
         return replace(self, rows=self.rows.of_tasks(tasks), start=start[tasks])
 
-    def near(self, models: np.ndarray) -> LaplaceLoss:
-        """The same loss, whose optimum is sought from these models on."""
-        return replace(self, start=models)
+    def near(self, start: np.ndarray | Mode) -> LaplaceLoss:
+        """The same loss, whose optimum is sought from there on."""
+        return replace(self, start=start)
 
     def sums(self) -> LeastSquares:
         """Working sums at the start."""
@@ -158,6 +158,7 @@ def _(loss: LaplaceLoss, hub: np.ndarray, ridge: float = RIDGE, common_ridge: np
         gradient=at_mode.gradient - correction,
         expected_square=at_mode.expected_square - 2.0 * correction,
         coefficients=models,
+        start=mode,
     )
 
 

@@ -16,7 +16,7 @@ model, blocks are weighted by 1/σ_i² from the other folds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -201,6 +201,12 @@ def simplex_minimum(matrix: np.ndarray, slope: np.ndarray, start: int) -> np.nda
         image = scaled @ alpha
         return float(alpha @ image + tilt @ alpha), 2.0 * image + tilt
 
+    return minimum_on_simplex(objective, first)
+
+
+def minimum_on_simplex(objective: Callable[[np.ndarray], tuple[float, np.ndarray]], first: np.ndarray) -> np.ndarray:
+    """The α ≥ 0, Σα = 1, that minimises a convex function of values about one; the vertex `first` if none is better."""
+    number = len(first)
     sums = {"type": "eq", "fun": lambda alpha: alpha.sum() - 1.0, "jac": lambda alpha: np.ones(number)}
     options = {"maxiter": 500, "ftol": 1e-13}
     # SLSQP may stop at once when it starts at a vertex.

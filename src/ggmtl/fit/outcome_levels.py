@@ -20,8 +20,14 @@ from functools import partial
 import numpy as np
 
 from ggmtl.bilevel.level import GraphFit, Settings
-from ggmtl.evidence.hub import RIDGE, hub_evidence
-from ggmtl.evidence.hub_strengths import learn_hub_by_feature, learn_hub_of_slopes, minimize_logs, sample_of_tasks
+from ggmtl.evidence.hub import RIDGE
+from ggmtl.evidence.hub_strengths import (
+    HubStrength,
+    learn_hub,
+    learn_hub_by_feature,
+    learn_hub_of_slopes,
+    sample_of_tasks,
+)
 from ggmtl.evidence.laplace import (
     LaplaceLoss,
     beside_hub,
@@ -33,14 +39,7 @@ from ggmtl.evidence.laplace import (
 from ggmtl.evidence.search import learn_by_evidence
 from ggmtl.evidence.selection import tied
 from ggmtl.fit.levels import CORRELATED, covariance_root
-from ggmtl.fit.separate_outcomes import (
-    STRONGEST,
-    WEAKEST,
-    OutcomeLevel,
-    pooled_level,
-    separate_level,
-    without_edges,
-)
+from ggmtl.fit.separate_outcomes import OutcomeLevel, pooled_level, separate_level, without_edges
 from ggmtl.graph.candidates import CandidateEdges, search_for
 from ggmtl.losses.rowwise import RowLoss
 from ggmtl.losses.task_rows import Mode, TaskRows, newton
@@ -52,10 +51,8 @@ from ggmtl.statistics.least_squares import LeastSquares
 COMMON_SLOPES = "common slopes"
 # Rounds of working sums and strengths, and the largest change of a log strength that ends them.
 _ROUNDS, _SETTLED = 6, 0.1
-# Counts vary at least as much as Poisson's.
-_LEAST_DISPERSION = 1.0
-# The search for the strength of intercepts ends where a change by one of its logarithm gains less than so many nats.
-_SETTLED_SLOPE = 0.01
+# The search for the strength of intercepts ends where a step gains less than so many nats.
+_LITTLE = 1e-6
 # Standard deviation, in logarithms, of rates that are hardly drawn to their mean: most lie within a factor of fifty.
 _WIDE = 2.0
 # Strength that leaves nothing of a slope to its task, in units of the tasks' curvature.
@@ -77,7 +74,8 @@ def learn_outcome_levels(
     `start` are the levels on other rows of the same tasks, from which every search begins.
     """
     start = start or {}
-    alone = separate_level(rows, loss, settings.slopes, dispersion, start.get("independent"))
+    most = settings.sizes.hub_sample
+    alone = separate_level(rows, loss, settings.slopes, dispersion, start.get("independent"), most)
     if rows.n_tasks == 1 or not settings.hub:
         return {"independent": alone}
     pooled = pooled_level(rows, loss, settings.slopes, dispersion, start.get("pooled"))
@@ -114,15 +112,19 @@ def hub_level(
     models = (pooled if start is None else start).fit.coefficients
     chosen = sample_of_tasks(rows, settings.sizes.hub_sample)  # pyright: ignore[reportArgumentType]
     few = rows if chosen is None else rows.of_tasks(chosen)
-    near = models if chosen is None else models[chosen]
-    if start is not None and start.fit.kind == "hub":
-        first = start.fit.hub
-    else:
-        first, near, _ = _strengths_of_working_sums(few, loss, settings, pooled, dispersion, near)
-    laplace = LaplaceLoss(few, loss, near, dispersion, pooled.ridge)
-    learned = learn_hub_by_feature(laplace, settings.slopes, first, settings.sizes)  # pyright: ignore[reportArgumentType]
+    first = None if start is None or start.fit.kind != "hub" else start.fit.hub
+    mode = few.at(loss, models if chosen is None else models[chosen], dispersion)
+    near, mode = strengths_of_working_sums(few, loss, settings, pooled, dispersion, mode, first)
+    laplace = LaplaceLoss(few, loss, mode, dispersion, pooled.ridge)
+    learned = learn_hub_by_feature(
+        laplace,  # pyright: ignore[reportArgumentType]
+        settings.slopes,
+        near.hub if first is None else first,
+        settings.sizes,
+        shrinkage=near.shrinkage,
+    )
     status, value = "converged" if learned.converged else "flat", learned.evidence.value
-    begin = learned.evidence.coefficients if chosen is None else models
+    begin = learned.evidence.start if chosen is None else models
     level, mode = _hub_at(LaplaceLoss(rows, loss, begin, dispersion, pooled.ridge), "hub", learned.hub, value)
     fit = replace(level.fit, iterations=learned.iterations, status=status, history=(value,))
     return replace(level, fit=fit), mode
@@ -146,23 +148,13 @@ def intercept_level(
 ) -> OutcomeLevel:
     """Common slopes, and an intercept of every task; the search begins at the strength of the hub, or of `start`."""
     few, slopes = _sample(laplace, settings, start), settings.slopes
-    column, begin = np.flatnonzero(~slopes), hub.hub if start is None else start.fit.hub
     unit = np.einsum("nkk->k", few.sums().gram).max() / few.n_tasks
-    strength = np.where(slopes, _ALL_COMMON * max(float(unit), 1.0), begin)
-
-    def objective(logs: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal few
-        strength[column] = np.exp(logs)
-        evidence = hub_evidence(few, strength)  # pyright: ignore[reportArgumentType]
-        few = few.near(evidence.coefficients)
-        return evidence.value, evidence.gradient[column] * strength[column]
-
-    first = np.log(np.clip(strength[column], WEAKEST, STRONGEST))
-    bounds = np.log(WEAKEST), np.log(STRONGEST)
-    found = minimize_logs(objective, first, bounds, max_iter=30, ftol=1e-8, gtol=_SETTLED_SLOPE)
-    strength[column] = np.exp(found.x)
+    strength = np.where(slopes, _ALL_COMMON * max(float(unit), 1.0), hub.hub if start is None else start.fit.hub)
+    groups = np.where(slopes, 0, 1)
+    learned = learn_hub(few, groups, start=strength, held=slopes, nats=_LITTLE)  # pyright: ignore[reportArgumentType]
+    few = few.near(learned.evidence.start)
     whole = few if few.n_tasks == laplace.n_tasks else laplace
-    return _hub_at(whole, COMMON_SLOPES, strength, float(found.fun))[0]
+    return _hub_at(whole, COMMON_SLOPES, learned.hub, learned.evidence.value)[0]
 
 
 def _sample(laplace: LaplaceLoss, settings: Settings, start: OutcomeLevel | None) -> LaplaceLoss:
@@ -185,30 +177,31 @@ def correlated_level(laplace: LaplaceLoss, settings: Settings, hub: GraphFit) ->
     return _hub_at(laplace, CORRELATED, learn_correlated(laplace, hub.hub, free), float("nan"))[0]
 
 
-def learned_dispersion(rows: TaskRows, loss: RowLoss, settings: Settings, pooled: OutcomeLevel) -> float:
-    """φ, profiled along with the strengths of the hub on working sums: Q/(N − p), Q from Pearson's residuals."""
-    found = _strengths_of_working_sums(rows, loss, settings, pooled, None, pooled.fit.coefficients)
-    return max(found[2], _LEAST_DISPERSION)
-
-
-def _strengths_of_working_sums(
+def strengths_of_working_sums(
     rows: TaskRows,
     loss: RowLoss,
     settings: Settings,
     pooled: OutcomeLevel,
     dispersion: float | None,
-    models: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """Strengths of the hub by the evidence of working sums, in turn with the models; models; and φ."""
-    strengths, noise, mode = None, 1.0, rows.at(loss, models)
+    mode: Mode,
+    start: np.ndarray | None = None,
+) -> tuple[HubStrength, Mode]:
+    """Strengths of the hub by the evidence of working sums, in turn with the models; and the models.
+
+    A dispersion of None is profiled along with the strengths: Q/(N − p), Q from Pearson's residuals. From the strengths
+    `start` on, which suit nearly the same rows, one round suffices.
+    """
+    strengths = start
     for _ in range(_ROUNDS):
         sums = replace(mode.sums, noise=dispersion)
         learned = learn_hub_by_feature(sums, settings.slopes, strengths, settings.sizes)
-        before, strengths, noise = strengths, learned.hub, learned.evidence.noise
+        if start is not None:
+            break
+        before, strengths = strengths, learned.hub
         mode = hub_mode(LaplaceLoss(rows, loss, mode, common_ridge=pooled.ridge), strengths)
         if before is not None and np.abs(np.log(strengths / before)).max() < _SETTLED:
             break
-    return np.asarray(strengths), mode.coefficients, noise
+    return learned, mode  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def graph_level(

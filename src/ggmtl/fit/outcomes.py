@@ -16,7 +16,7 @@ from ggmtl.fit.average import COMPARED, Average, fold_variance
 from ggmtl.fit.held_out import FoldErrors, each_fold
 from ggmtl.fit.levels import CORRELATED
 from ggmtl.fit.order import Order
-from ggmtl.fit.outcome_levels import common_covariance, hub_level, learn_outcome_levels, learned_dispersion
+from ggmtl.fit.outcome_levels import common_covariance, learn_outcome_levels, strengths_of_working_sums
 from ggmtl.fit.outcome_scores import OutcomeScores, score_outcomes
 from ggmtl.fit.predictor_average import HeldOutRows, average_weights, block_importance, cross_fitted_predictor
 from ggmtl.fit.separate_outcomes import OutcomeLevel, null_model, pooled_level
@@ -260,8 +260,9 @@ def _dispersion(kept: FoldedRows, loss: RowLoss, settings: Settings, scored: lis
     rows = kept.rows
     if loss.name != "poisson" or rows.n_tasks == 1:
         return 1.0
-    whole = pooled_level(rows, loss, settings.slopes)
-    found = learned_dispersion(rows, loss, settings, whole)
+    pooled = pooled_level(rows, loss, settings.slopes)
+    whole, _ = strengths_of_working_sums(rows, loss, settings, pooled, None, rows.at(loss, pooled.fit.coefficients))
+    found = float(whole.evidence.noise)
     if found <= _NEGLIGIBLE_DISPERSION:
         return 1.0
     if not scored:
@@ -270,11 +271,12 @@ def _dispersion(kept: FoldedRows, loss: RowLoss, settings: Settings, scored: lis
     for k in scored:
         rest = kept.training(k)
         part = kept.part(k).seen_from(rest, loss)
-        pooled = pooled_level(rest, loss, settings.slopes, 1.0, whole)
+        own = pooled_level(rest, loss, settings.slopes, 1.0, pooled)
+        start = rest.at(loss, own.fit.coefficients)
         # The dispersion that the rows of the other folds show.
-        own = learned_dispersion(rest, loss, settings, pooled)
-        for sign, value in ((1.0, own), (-1.0, 1.0)):
-            predictor = part.predictor(hub_level(rest, loss, settings, pooled, value)[0].fit.coefficients)
+        for sign, value in ((1.0, None), (-1.0, 1.0)):
+            mode = strengths_of_working_sums(rest, loss, settings, own, value, start)[1]
+            predictor = part.predictor(mode.coefficients)
             excess += sign * np.bincount(part.task, part.weight * loss.value(predictor, part.target), rows.n_tasks)
     deviation = float(np.sqrt(((excess - excess.mean()) ** 2).sum() * rows.n_tasks / (rows.n_tasks - 1)))
     logger.info("dispersion %.2f changes the held-out deviance by %.3g ± %.3g", found, 2 * excess.sum(), 2 * deviation)

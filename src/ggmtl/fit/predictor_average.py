@@ -16,9 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import minimize
 
-from ggmtl.fit.average import CAUTION, LEAST_WEIGHT
+from ggmtl.fit.average import CAUTION, LEAST_WEIGHT, minimum_on_simplex
 from ggmtl.losses.rowwise import RowLoss
 
 # Multiples of what is usual that count in full.
@@ -81,23 +80,8 @@ def average_weights(held_out: HeldOutRows, loss: RowLoss, preferred: int) -> np.
         residual = held_out.weight * (loss.mean(predictor) - held_out.target)
         return value + float(spread @ alpha), held_out.predictors @ residual / total + spread
 
-    sums = {"type": "eq", "fun": lambda alpha: alpha.sum() - 1.0, "jac": lambda alpha: np.ones(number)}
-    # From near the preferred level: at a vertex itself the method may stop at once.
-    start = 0.8 * first + 0.2 / number
-    found = minimize(
-        objective,
-        start,
-        jac=True,
-        method="SLSQP",
-        bounds=[(0.0, 1.0)] * number,
-        constraints=sums,
-        options={"maxiter": 200, "ftol": 1e-12},
-    )
-    alpha = np.clip(found.x, 0.0, 1.0)
-    alpha /= alpha.sum()
-    if not objective(alpha)[0] <= objective(first)[0]:
-        return first
-    alpha[alpha < LEAST_WEIGHT] = 0.0
+    alpha = minimum_on_simplex(objective, first)
+    alpha = np.where(alpha >= LEAST_WEIGHT, alpha, 0.0)
     return alpha / alpha.sum()
 
 

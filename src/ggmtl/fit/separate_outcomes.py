@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ggmtl.bilevel.level import GraphFit
+from ggmtl.evidence.hub_strengths import sample_of_tasks
 from ggmtl.evidence.laplace import predicting_models
 from ggmtl.losses.rowwise import RowLoss
 from ggmtl.losses.task_rows import Mode, TaskRows, newton
@@ -59,30 +60,51 @@ def pooled_level(
 
 
 def separate_level(
-    rows: TaskRows, loss: RowLoss, slopes: np.ndarray, dispersion: float = 1.0, start: OutcomeLevel | None = None
+    rows: TaskRows,
+    loss: RowLoss,
+    slopes: np.ndarray,
+    dispersion: float = 1.0,
+    start: OutcomeLevel | None = None,
+    most: int | None = None,
 ) -> OutcomeLevel:
     """Every task alone: slopes drawn to zero, intercepts to their mean; ridges by evidence.
 
-    A ridge ρ of k coefficients in n tasks is at the maximum of Laplace's evidence (the curvature held fixed) where
-    ρΣ(w − mean)² = φγ, γ = nk − ρ tr(A⁻¹) being how many of them the data determine (MacKay). Ridges and models change
-    in turn, a Newton step at a time; `start` is where they begin.
+    The ridges of more than `most` tasks are learned from so many of them. `start` is where the search begins.
     """
     n, p = rows.n_tasks, rows.n_features
+    models = np.tile(null_model(rows, loss, slopes), (n, 1)) if start is None else start.fit.coefficients
+    ridge = np.full(p, 1.0) if start is None else start.ridge
+    chosen = None if most is None else sample_of_tasks(rows, most)  # pyright: ignore[reportArgumentType]
+    few, near = (rows, models) if chosen is None else (rows.of_tasks(chosen), models[chosen])
+    ridge, centre, mode = _learned_ridges(few, loss, slopes, few.at(loss, near, dispersion), ridge)
+    mode = separate_mode(rows, loss, mode if chosen is None else models, ridge, centre, dispersion)
+    inverse = np.linalg.inv(mode.sums.gram + np.diag(ridge))
+    models = predicting_models(rows, loss, mode.coefficients, inverse, lambda c: np.einsum("npq,nq->np", inverse, c))
+    fit = without_edges("independent", np.zeros(p), models)
+    new_task = dispersion * np.diag(np.where(ridge > 10 * _BARELY, 1.0 / ridge, 0.0))
+    return OutcomeLevel(fit, dispersion * inverse, new_task, ridge)
+
+
+def _learned_ridges(
+    rows: TaskRows, loss: RowLoss, slopes: np.ndarray, mode: Mode, ridge: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, Mode]:
+    """Ridges, the mean intercept, and the models, from a mode and ridges on.
+
+    A ridge ρ of k coefficients in n tasks is at the maximum of Laplace's evidence (the curvature held fixed) where
+    ρΣ(w − mean)² = φγ, γ = nk − ρ tr(A⁻¹) being how many of them the data determine (MacKay). Ridges and models change
+    in turn, a Newton step at a time.
+    """
+    n, dispersion = rows.n_tasks, mode.sums.noise or 1.0
     groups = [group for group in (np.flatnonzero(slopes), np.flatnonzero(~slopes)) if len(group)]
     slopes_only = np.where(slopes, 0.0, 1.0)
-    ridge = np.full(p, 1.0) if start is None else start.ridge
     if n == 1:
         groups = [group for group in groups if slopes[group[0]]]
         ridge = np.where(slopes, ridge, _BARELY)
-    models = np.tile(null_model(rows, loss, slopes), (n, 1)) if start is None else start.fit.coefficients
-    centre = slopes_only * models.mean(axis=0)
-    mode = rows.at(loss, models, dispersion)
-    inverse = np.linalg.inv(mode.sums.gram + np.diag(ridge))
+    centre = slopes_only * mode.coefficients.mean(axis=0)
     secants = [_Secant() for _ in groups]
     for _ in range(_RIDGE_ROUNDS if groups else 0):
         mode = separate_mode(rows, loss, mode, ridge, centre, dispersion, max_steps=1)
-        inverse = np.linalg.inv(mode.sums.gram + np.diag(ridge))
-        variance = np.einsum("nkk->k", inverse)
+        variance = np.einsum("nkk->k", np.linalg.inv(mode.sums.gram + np.diag(ridge)))
         if n > 1:
             centre = slopes_only * mode.coefficients.mean(axis=0)
         apart, changes = ((mode.coefficients - centre) ** 2).sum(axis=0), []
@@ -96,12 +118,7 @@ def separate_level(
             ridge[group] = np.clip(np.exp(secant.step(here, there)), WEAKEST, STRONGEST)
         if mode.converged and max(changes) < _RIDGE_SETTLED:
             break
-    mode = separate_mode(rows, loss, mode, ridge, centre, dispersion)
-    inverse = np.linalg.inv(mode.sums.gram + np.diag(ridge))
-    models = predicting_models(rows, loss, mode.coefficients, inverse, lambda c: np.einsum("npq,nq->np", inverse, c))
-    fit = without_edges("independent", np.zeros(p), models)
-    new_task = dispersion * np.diag(np.where(ridge > 10 * _BARELY, 1.0 / ridge, 0.0))
-    return OutcomeLevel(fit, dispersion * inverse, new_task, ridge)
+    return ridge, centre, mode
 
 
 class _Secant:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class LeastSquares:
     noise: float | None = None
     on_device: ClassVar[bool] = False
 
-    def near(self, models: np.ndarray) -> LeastSquares:
+    def near(self, start: Any) -> LeastSquares:
         """The same loss; its optimum takes one step from wherever a search starts."""
         return self
 
