@@ -24,7 +24,7 @@ from typing import ClassVar
 import numpy as np
 
 from ggmtl.evidence.correlated import learn_precision, moments_under
-from ggmtl.evidence.hub import RIDGE, HubEvidence, hub_evidence
+from ggmtl.evidence.hub import RIDGE, HubEvidence, hub_evidence, shrunk_models
 from ggmtl.evidence.hub_sums import block_information, task_inverses
 from ggmtl.losses.rowwise import RowLoss
 from ggmtl.losses.task_rows import Mode, TaskRows, newton, row_quadratics
@@ -99,7 +99,7 @@ def hub_mode(loss: LaplaceLoss, hub: np.ndarray, ridge: float = RIDGE) -> Mode:
 
     def solve(sums: LeastSquares) -> np.ndarray:
         if hub.ndim == 1:
-            return hub_evidence(sums, hub, ridge, loss.common_ridge).coefficients
+            return shrunk_models(sums, hub, ridge, loss.common_ridge)
         return moments_under(sums, hub, loss.common_ridge).models
 
     return newton(loss.rows, loss.loss, loss.start, solve, penalty, noise=loss.noise)
