@@ -122,8 +122,8 @@ FAULTS = (
     Fault(
         "hub's rank-one term missing (products)",
         "solve/system.py",
-        "return kernels.Operator(self.gram, diagonal, *lists, self.coupling, self.hub / n)",
-        "return kernels.Operator(self.gram, diagonal, *lists, self.coupling, 0.0 * self.hub)",
+        "return kernels.Operator(self.gram, diagonal, weights, self.coupling, self.hub / n)",
+        "return kernels.Operator(self.gram, diagonal, weights, self.coupling, 0.0 * self.hub)",
         "solve/test_system.py",
     ),
     Fault(

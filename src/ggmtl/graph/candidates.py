@@ -19,6 +19,7 @@ from ggmtl.data.labels import locate_tasks, read_labels
 from ggmtl.data.task_features import on_sphere
 from ggmtl.errors import InputError, ParameterError, did_you_mean
 from ggmtl.runtime import kernels
+from ggmtl.runtime.machine import number_of_threads
 from ggmtl.runtime.sizes import SIZES, Sizes
 
 DEFAULT_NEIGHBOURS = 10
@@ -273,13 +274,11 @@ def _approximate_neighbours(points: np.ndarray, k: int, near: np.ndarray | None)
     if near is None or not len(near):
         centred = points - points.mean(axis=0)
         leading = np.linalg.eigh(centred.T @ centred)[1][:, -_TREE_DIRECTIONS:]
-        found = cKDTree(centred @ leading).query(centred @ leading, k=k + 1, workers=-1)[1][:, 1:]
+        found = cKDTree(centred @ leading).query(centred @ leading, k=k + 1, workers=number_of_threads())[1][:, 1:]
         near, sweeps = np.column_stack([np.repeat(np.arange(n), k), found.ravel()]), _FIRST_SWEEPS
         near = near[near[:, 0] != near[:, 1]]
     for _ in range(sweeps):
-        edges = _unique(near, n)
-        start, neighbour, _ = kernels.neighbour_lists(edges, np.ones(len(edges)), n)
-        found = kernels.nearest_in_neighbourhood(points, start, neighbour, k)
+        found = kernels.nearest_in_neighbourhood(points, _unique(near, n), k)
         near = np.column_stack([np.repeat(np.arange(n), k), found.ravel()])
         near = near[near[:, 0] != near[:, 1]]
     return found

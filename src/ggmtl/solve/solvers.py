@@ -166,9 +166,12 @@ class ConjugateGradient:
         residual = right.copy() if start is None else right - self.system.apply(start)
         values, residuals = (np.ascontiguousarray(np.moveaxis(each, 2, 0)) for each in (value, residual))
         goal = tol * norms(right)
-        goals = np.where(norms(residual) > goal, goal, np.inf)
         max_iter = self.max_iter if self.trial is None else min(self.trial, self.max_iter)
-        steps = kernels.conjugate_gradients(self.system.operator, cycle, values, residuals, goals, max_iter, _PATIENCE)
+        steps = [
+            kernels.conjugate_gradient(self.system.operator, cycle, each, left, float(least), max_iter, _PATIENCE)
+            for each, left, least, norm in zip(values, residuals, goal, norms(residual))
+            if norm > least
+        ]
         value = np.ascontiguousarray(np.moveaxis(values, 0, 2))
         residual = right - self.system.apply(value)
         status = "converged" if (norms(residual) <= goal).all() else "max_iter"

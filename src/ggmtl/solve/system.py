@@ -97,9 +97,9 @@ class TaskSystem:
     def operator(self) -> kernels.Operator:
         """A as the kernels take it; for a separable system."""
         n = self.shape[0]
-        lists = kernels.neighbour_lists(self.edges, self.edge_weights, n)
+        weights = kernels.symmetric_matrix(self.edges, self.edge_weights, n)
         diagonal = self._degrees + self._diagonal_part
-        return kernels.Operator(self.gram, diagonal, *lists, self.coupling, self.hub / n)
+        return kernels.Operator(self.gram, diagonal, weights, self.coupling, self.hub / n)
 
     def apply(self, values: np.ndarray) -> np.ndarray:
         """A · values for values of shape (n, p) or (n, p, r)."""

@@ -10,8 +10,11 @@ import math
 import numpy as np
 from numba import njit
 
+_kernel = njit(cache=True, nogil=True, error_model="numpy")
+_inner = njit(nogil=True, error_model="numpy")
 
-@njit(cache=True, nogil=True)
+
+@_kernel
 def sweep(links, inverse, models, pairs, density, order, uniform):
     """Draw every link anew, in place; the probabilities of all pairs on the way, added up."""
     size, width = models.shape
@@ -55,7 +58,7 @@ def sweep(links, inverse, models, pairs, density, order, uniform):
     return total
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _across(inverse, models, pairs, density, column, loose, gap, side, where, ends, chances):
     """The pairs between the two parts of a cut tree, their place in the lists, and their probabilities."""
     size, width = models.shape
@@ -69,11 +72,12 @@ def _across(inverse, models, pairs, density, column, loose, gap, side, where, en
                 continue
             strength = density.hub if a == size - 1 or b == size - 1 else density.strength
             shift = column[a] - column[b]
-            resistance = inverse[a, a] + inverse[b, b] - 2.0 * inverse[a, b] - loose * shift**2
+            resistance = inverse[a, a] + inverse[b, b] - 2.0 * inverse[a, b] - loose * shift * shift
             loosened = 1.0 + strength * max(resistance, 0.0)
             square = 0.0
             for k in range(width):
-                square += (models[a, k] - models[b, k] - shift * gap[k]) ** 2
+                apart = models[a, k] - models[b, k] - shift * gap[k]
+                square += apart * apart
             log = 0.5 * (width * math.log(strength / loosened) - strength * square / (loosened * density.noise))
             where[found], ends[found], chances[found] = place, a, log
             found, top = found + 1, max(top, log)
@@ -86,14 +90,14 @@ def _across(inverse, models, pairs, density, column, loose, gap, side, where, en
     return found
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _join(adjacent, degree, x, y):
     adjacent[x, degree[x]], adjacent[y, degree[y]] = y, x
     degree[x] += 1
     degree[y] += 1
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _part(adjacent, degree, x, y):
     """Take y from the list of x."""
     degree[x] -= 1
@@ -103,10 +107,11 @@ def _part(adjacent, degree, x, y):
             break
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _mark_side(adjacent, degree, x, side, stack):
     """Mark the nodes that are joined to x."""
-    side[:] = False
+    for k in range(len(side)):
+        side[k] = False
     side[x], stack[0], height = True, x, 1
     while height > 0:
         height -= 1
@@ -118,7 +123,7 @@ def _mark_side(adjacent, degree, x, side, stack):
                 height += 1
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _replace(inverse, models, column, loose, gap, a, b, strength, fresh, apart):
     """A⁻¹ and the models once a link is cut and a–b has come in its place: a change of rank two."""
     size, width = models.shape
@@ -136,7 +141,7 @@ def _replace(inverse, models, column, loose, gap, a, b, strength, fresh, apart):
             inverse[i, j] -= f * column[j] + g * fresh[j]
 
 
-@njit(cache=True, nogil=True)
+@_kernel
 def tree_densities(links, weight, right, strengths, hub):
     """ln|A| and Σ_k b_kᵀA⁻¹b_k of a tree for several strengths c, by eliminating its leaves."""
     size, width = right.shape
@@ -144,8 +149,10 @@ def tree_densities(links, weight, right, strengths, hub):
     log_det, explained = np.zeros(len(strengths)), np.zeros(len(strengths))
     pivot, moment = np.empty(size), np.empty((size, width))
     for number in range(len(strengths)):
-        pivot[:] = weight
-        moment[:] = right
+        for node in range(size):
+            pivot[node] = weight[node]
+            for k in range(width):
+                moment[node, k] = right[node, k]
         for step in range(size - 1, -1, -1):
             node, up = order[step], parent[order[step]]
             link = 0.0 if up < 0 else (hub if up == size - 1 else strengths[number])
@@ -153,7 +160,7 @@ def tree_densities(links, weight, right, strengths, hub):
             log_det[number] += math.log(pivot[node])
             share = link / pivot[node]
             for k in range(width):
-                explained[number] += moment[node, k] ** 2 / pivot[node]
+                explained[number] += moment[node, k] * moment[node, k] / pivot[node]
                 if up >= 0:
                     moment[up, k] += share * moment[node, k]
             if up >= 0:
@@ -161,13 +168,15 @@ def tree_densities(links, weight, right, strengths, hub):
     return log_det, explained
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _from_the_hub(links, size):
     """The parent of every node, and the nodes in an order in which parents come first."""
     adjacent, degree = np.empty((size, size), np.int64), np.zeros(size, np.int64)
     for number in range(len(links)):
         _join(adjacent, degree, links[number, 0], links[number, 1])
-    parent, order = np.full(size, -1), np.empty(size, np.int64)
+    parent, order = np.empty(size, np.int64), np.empty(size, np.int64)
+    for node in range(size):
+        parent[node] = -1
     order[0], known = size - 1, 1
     for step in range(size):
         node = order[step]

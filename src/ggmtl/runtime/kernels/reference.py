@@ -8,8 +8,6 @@ import numpy as np
 from scipy import sparse
 from scipy.linalg.lapack import dpotrf, dpotri
 
-_CHUNK = 1 << 22  # numbers gathered at a time, so that a copy of the rows is never needed whole
-
 
 class Operator(NamedTuple):
     """A = blockdiag(G_i + diag(s_i)) − W ⊗ diag(Λ) − (11ᵀ/n) ⊗ diag(h), with one weight per edge in W.
@@ -20,8 +18,8 @@ class Operator(NamedTuple):
         G, symmetric.
     diagonal : array of shape (n, p)
         s.
-    start, neighbour, weight : arrays of shape (n + 1,), (2m,), (2m,)
-        Row i of W: tasks neighbour[start[i]:start[i + 1]] and their weights.
+    weights : sparse array of shape (n, n), by rows
+        W.
     coupling : array of shape (p,)
         Λ.
     hub_share : array of shape (p,)
@@ -30,9 +28,7 @@ class Operator(NamedTuple):
 
     gram: np.ndarray
     diagonal: np.ndarray
-    start: np.ndarray
-    neighbour: np.ndarray
-    weight: np.ndarray
+    weights: sparse.csr_array
     coupling: np.ndarray
     hub_share: np.ndarray
 
@@ -62,27 +58,6 @@ class Cycle(NamedTuple):
     bounds: np.ndarray
     sweeps: int
     exact: bool
-
-
-def segment_cross_products(rows: np.ndarray, segment: np.ndarray, n_segments: int) -> np.ndarray:
-    """Σ z zᵀ over the rows z of each segment, shape (n_segments, q, q), for rows in any order.
-
-    Segments of equal length are stacked, so that the work is a few batched matrix products whatever the
-    number of segments.
-    """
-    width = rows.shape[1]
-    out = np.zeros((n_segments, width, width))
-    order = np.argsort(segment, kind="stable")
-    length = np.bincount(segment, minlength=n_segments)
-    start = np.concatenate([[0], np.cumsum(length)[:-1]])
-    for size in np.unique(length[length > 0]):
-        members = np.flatnonzero(length == size)
-        per_chunk = max(1, _CHUNK // (size * width))
-        for first in range(0, len(members), per_chunk):
-            chunk = members[first : first + per_chunk]
-            block = rows[order[start[chunk][:, None] + np.arange(size)]]
-            out[chunk] = np.matmul(block.transpose(0, 2, 1), block)
-    return out
 
 
 def inverse_blocks(gram: np.ndarray, diagonal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -124,14 +99,6 @@ def block_product(blocks: np.ndarray, values: np.ndarray) -> np.ndarray:
     return np.matmul(blocks, values)
 
 
-def neighbour_lists(edges: np.ndarray, weights: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The symmetric weight matrix W of an edge list by rows: start (n + 1,), neighbour (2m,), weight (2m,)."""
-    source, target = np.concatenate([edges, edges[:, ::-1]]).T
-    order = np.argsort(source, kind="stable")
-    start = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=n))])
-    return start, target[order], np.tile(weights, 2)[order]
-
-
 def edge_signs(edges: np.ndarray, size: int, seed: int) -> np.ndarray:
     """Random signs of edges given by their numbers, shape (m, size): bits of SplitMix64."""
     words, step = np.uint64(-(-size // 64)), np.uint64(0x9E3779B97F4A7C15)
@@ -148,25 +115,24 @@ def edge_signs(edges: np.ndarray, size: int, seed: int) -> np.ndarray:
     return 2.0 * each.reshape(len(edges), -1)[:, :size] - 1.0
 
 
-def nearest_in_neighbourhood(points: np.ndarray, start: np.ndarray, neighbour: np.ndarray, k: int) -> np.ndarray:
-    """The `k` nearest among the neighbours of every point and their neighbours, shape (n, k)."""
-    n = len(points)
-    nearest = np.empty((n, k), dtype=np.int64)
-    for i in range(n):
+def nearest_in_neighbourhood(
+    points: np.ndarray, start: np.ndarray, neighbour: np.ndarray, k: int, first: int, last: int
+) -> np.ndarray:
+    """The `k` nearest among the neighbours of every point first … last − 1 and their neighbours."""
+    nearest = np.empty((last - first, k), dtype=np.int64)
+    for i in range(first, last):
         own = neighbour[start[i] : start[i + 1]]
         reach = np.unique(np.concatenate([own, *(neighbour[start[j] : start[j + 1]] for j in own)]))
         reach = reach[reach != i]
         distance = np.square(points[reach] - points[i]).sum(axis=1)
         found = reach[np.argsort(distance, kind="stable")[:k]]
-        nearest[i] = np.concatenate([found, np.full(k - len(found), i)])
+        nearest[i - first] = np.concatenate([found, np.full(k - len(found), i)])
     return nearest
 
 
 def graph_product(operator: Operator, values: np.ndarray) -> np.ndarray:
     """(W ⊗ diag(Λ) + (11ᵀ/n) ⊗ diag(h)) · values for values of shape (n, p)."""
-    shape = (len(values), len(values))
-    weights = sparse.csr_array((operator.weight, operator.neighbour, operator.start), shape=shape)
-    return (weights @ values) * operator.coupling + operator.hub_share * values.sum(axis=0)
+    return (operator.weights @ values) * operator.coupling + operator.hub_share * values.sum(axis=0)
 
 
 def system_product(operator: Operator, values: np.ndarray) -> np.ndarray:
