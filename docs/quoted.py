@@ -1,16 +1,60 @@
 """Numbers of results that stand in sentences of the documentation.
 
 ``python docs/quoted.py`` writes them into the pages; a test holds pages and results equal. Every sentence has ``{}``
-where a number stands, and says for each in which table of which page of benchmarks/results it is.
+where a number stands, and says for each where it comes from: a cell or a sentence of a page of benchmarks/results, or a
+constant of the code.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+from ggmtl.evidence.level_value import PROBES
+from ggmtl.evidence.sampling import _STEPS
+from ggmtl.evidence.selection import _MARGIN
+from ggmtl.runtime.sizes import SIZES
 
 ROOT = Path(__file__).parent.parent
+
+
+class Source(Protocol):
+    """Where a number comes from."""
+
+    def text(self) -> str:
+        """The number as the page of the documentation has it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number of the code."""
+
+    value: float
+    form: str = ",.0f"
+
+    def text(self) -> str:
+        """The number as the page of the documentation has it."""
+        return format(self.value, self.form)
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """A number of a sentence of a page of results: the group of a regular expression."""
+
+    page: str
+    expression: str
+    form: str = ",.0f"
+    divided_by: float = 1.0
+
+    def text(self) -> str:
+        """The number as the page of the documentation has it."""
+        found = re.search(self.expression, (ROOT / "benchmarks" / "results" / self.page).read_text(encoding="utf-8"))
+        assert found is not None, f"{self.page} does not say: {self.expression}"
+        return format(float(found[1].replace(",", "")) / self.divided_by, self.form).replace("e-0", "e-")
 
 
 @dataclass(frozen=True)
@@ -61,7 +105,84 @@ TIMED, VISITS = "Random rows, with test_time (19 features)", "Whole visits held 
 SCHOOL = "Chosen by folds of the training rows"
 SPEED, MEMORY = "fit ÷ Ridge loop", "memory of the fit ÷ statistics"
 ADDED, SEEN = "90 % intervals: new tasks", "seen tasks"
-QUOTES: list[tuple[str, str, list[Cell]]] = [
+LATE, SHARE = "share of time, `relearn=False`", "share of time"
+QUOTES: list[tuple[str, str, Sequence[Source]]] = [
+    ("../README.md", "[up to {} tasks](benchmarks/results/scale.md)", [Cell("scale.md", "256,000", "tasks", ",.0f")]),
+    (
+        "how_it_works.md",
+        "Beyond {} tasks, or {} coefficients in all, the same",
+        [Constant(SIZES.exact_tasks), Constant(SIZES.exact_evidence)],
+    ),
+    ("how_it_works.md", "for clusters, and up to {}\ncoefficients in all", [Constant(SIZES.exact_evidence)]),
+    ("how_it_works.md", "does not exceed the hub by {} nats", [Constant(_MARGIN)]),
+    ("how_it_works.md", "a sample of {} tasks is enough", [Constant(SIZES.hub_sample)]),
+    ("how_it_works.md", "({} by default), each by at most {} steps of Lanczos", [Constant(PROBES), Constant(_STEPS)]),
+    (
+        "how_it_works.md",
+        "the reported error is {} times that of the final model",
+        [Phrase("honesty.md", r"over the final model's ([\d.]+)", ".2f")],
+    ),
+    (
+        "scaling.md",
+        "{} million rows of {} tasks in random order, {} features, {} GB\nof Parquet files",
+        [
+            Phrase("streaming.md", r"([\d,]+) rows of", ".1f", 1e6),
+            Phrase("streaming.md", r"rows of ([\d,]+) tasks"),
+            Phrase("streaming.md", r"d = (\d+)"),
+            Phrase("streaming.md", r"([\d.]+) GB of Parquet"),
+        ],
+    ),
+    (
+        "scaling.md",
+        "and {} MB\nPython with its libraries",
+        [Phrase("streaming.md", r"Interpreter and imports alone: (\d+) MB")],
+    ),
+    (
+        "scaling.md",
+        "(n^{} from {} to {} tasks in",
+        [
+            Phrase("scale.md", r"grows as n\^(\d+\.\d+)", ".2f"),
+            Phrase("scale.md", r"From ([\d,]+) tasks on"),
+            Cell("scale.md", "256,000", "tasks", ",.0f"),
+        ],
+    ),
+    (
+        "scaling.md",
+        "with {} features and {} rows per task",
+        [Cell("scale.md", "10,000", "d", ".0f"), Cell("scale.md", "10,000", "rows each", ".0f")],
+    ),
+    (
+        "scaling.md",
+        "stay, the models follow all rows | {}–{} %",
+        [Cell("lifecycle.md", "exam", LATE, ".1f"), Cell("lifecycle.md", "school", LATE, ".0f")],
+    ),
+    (
+        "scaling.md",
+        "`add_task(name, X, y)` | {}–{} %",
+        [Cell("lifecycle.md", "clusters (made)", SHARE, ".1f"), Cell("lifecycle.md", "exam", SHARE, ".1f")],
+    ),
+    (
+        "scaling.md",
+        "criterion in {} to {} s up to moderate coupling and {} s at the strongest tried",
+        [
+            Cell("gpu.md", "0.1", "s at 1e-8", ".1f"),
+            Cell("gpu.md", "10", "s at 1e-8", ".1f"),
+            Cell("gpu.md", "10000", "s at 1e-8", ".1f"),
+        ],
+    ),
+    (
+        "scaling.md",
+        "agree with the CPU to {}",
+        [Phrase("gpu.md", r"edges: relative difference ([\d.e-]+)", ".0e")],
+    ),
+    (
+        "paper.md",
+        "r = .6: {} clusters and one single patient; neighbours: one cluster of all {}",
+        [
+            Cell("paper/figures.md", f"parkinson r=0.6 | {PAPER}", "clusters", ".0f"),
+            Cell("paper/figures.md", "parkinson r=0.6 | 10 nearest neighbours", "largest", ".0f"),
+        ],
+    ),
     (
         "guide.md",
         "places and elevation lower the error on all other days from {} °C to\n{} °C, and stations without any day are "
@@ -117,13 +238,13 @@ QUOTES: list[tuple[str, str, list[Cell]]] = [
     ),
     (
         "scaling.md",
-        "A million tasks of 16 features took {} minutes on two cores, and {} GB",
-        [Cell("million.md", "1,000,000", "fit, min", ".0f"), Cell("million.md", "1,000,000", "peak GB", ".0f")],
+        "A million tasks of {} features took {} minutes on two cores, and {} GB",
+        [Cell("million.md", "1,000,000", column, ".0f") for column in ("d", "fit, min", "peak GB")],
     ),
     (
         "scaling.md",
-        "a million tasks of 30 features in {} s",
-        [Cell("gpu.md", "float64", "s", ".0f")],
+        "a million tasks of {} features in {} s",
+        [Phrase("gpu.md", r"d = (\d+)"), Cell("gpu.md", "float64", "s", ".0f")],
     ),
     (
         "scaling.md",
@@ -218,17 +339,17 @@ QUOTES: list[tuple[str, str, list[Cell]]] = [
 def pattern(sentence: str) -> re.Pattern[str]:
     """The sentence with any numbers, and with any line breaks."""
     parts = [r"\s+".join(map(re.escape, part.split(" "))) for part in re.sub(r"\s", " ", sentence).split("{}")]
-    return re.compile(r"([\d.]+)".join(parts))
+    return re.compile(r"(\d[\d.,]*(?<=\d)(?:e-\d+)?)".join(parts))
 
 
-def quoted_and_measured(page: str, sentence: str, cells: list[Cell]) -> tuple[list[str], list[str]]:
+def quoted_and_measured(page: str, sentence: str, cells: Sequence[Source]) -> tuple[list[str], list[str]]:
     """The numbers in the page, and those in the results."""
     found = pattern(sentence).search((ROOT / "docs" / page).read_text(encoding="utf-8"))
     assert found is not None, f"{page} does not say: {sentence}"
     return list(found.groups()), [cell.text() for cell in cells]
 
 
-def write(page: str, sentence: str, cells: list[Cell]) -> None:
+def write(page: str, sentence: str, cells: Sequence[Source]) -> None:
     """Put the numbers of the results into the page."""
     path = ROOT / "docs" / page
     text = path.read_text(encoding="utf-8")

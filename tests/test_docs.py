@@ -8,7 +8,14 @@ import re
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from ggmtl import TaskStatistics
+from ggmtl.data.reading import LARGEST, SMALLEST
+from ggmtl.datasets._files import MAX_UNPACKED
+from ggmtl.estimators.file_format import round_mantissa
+from ggmtl.estimators.outcomes import LARGEST_COUNT
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = (
@@ -90,13 +97,52 @@ def test_table_of_the_readme_has_the_measured_errors():
     assert found["table_in_readme"]() == found["comparison_table"](), remedy
 
 
-QUOTED = runpy.run_path(str(ROOT / "docs" / "quoted.py"))
+QUOTED, GIVEN = (runpy.run_path(str(ROOT / "docs" / f"{name}.py")) for name in ("quoted", "given"))
 
 
 @pytest.mark.parametrize("quote", QUOTED["QUOTES"], ids=lambda quote: f"{quote[0]}: {quote[1][:30]}")
 def test_numbers_in_sentences_are_those_of_the_results(quote):
     in_page, measured = QUOTED["quoted_and_measured"](*quote)
     assert in_page == measured, "run python docs/quoted.py"
+
+
+@pytest.mark.parametrize("page", ["../README.md", *sorted(page.name for page in (ROOT / "docs").glob("*.md"))])
+def test_every_number_of_a_page_is_read_from_a_result_or_listed_as_given(page):
+    lines = GIVEN["not_quoted"](page)
+    assert not lines, "add the sentence to docs/quoted.py, or the number to docs/given.py if nobody measured it"
+
+
+def test_what_is_listed_as_given_stands_in_its_page():
+    for page, expressions in GIVEN["GIVEN"].items():
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        absent = [expression for expression in expressions if not re.search(expression, text, re.MULTILINE)]
+        assert not absent, page
+
+
+def test_sizes_of_statistics_follow_from_their_arrays():
+    """The table of scaling.md, from the bytes of small statistics with as many features and folds."""
+    text = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\d,]+) \| (\d+) \| (\d+|none) \| ([\d.]+) (MB|GB) \|$", text, re.MULTILINE)
+    assert len(rows) == 8
+    for tasks, features, folds, size, unit in rows:
+        task, d = np.arange(2).repeat(10), int(features)
+        X = np.random.default_rng(0).normal(size=(20, d))
+        known = TaskStatistics.from_arrays(X, X[:, 0], task, folds=None if folds == "none" else int(folds))
+        total = known.cross.nbytes / 2 * int(tasks.replace(",", "")) / {"MB": 1e6, "GB": 1e9}[unit]
+        assert f"{total:.{len(size.partition('.')[2])}f}" == size
+
+
+def test_limits_named_in_the_documentation_are_those_of_the_code():
+    trust, guide = ((ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("trust.md", "guide.md"))
+    assert f"between {1 / LARGEST_COUNT:.0e} and {LARGEST_COUNT:.0e}".replace("+", "") in trust
+    assert f"vary by a factor of {LARGEST_COUNT**2:.0e} at most".replace("+", "") in trust
+    assert f"must be at most {LARGEST:.0e}".replace("+", "") in trust
+    assert f"{SMALLEST:.0e} unless the column is zero" in trust
+    assert f"may not unpack to more than {MAX_UNPACKED // 2**20} MiB" in trust
+    assert f"fail-under={re.search(r'fewer than ([0-9]+) %', trust)[1]}" in (ROOT / "Makefile").read_text("utf-8")
+    values = np.random.default_rng(0).uniform(1, 2, 10_000)
+    worst = np.abs(round_mantissa(values, bits=8) / values - 1).max()
+    assert f"differ by up to {100 * worst:.1f} %" in guide
 
 
 def test_links_of_the_readme_lead_to_files():
