@@ -114,7 +114,6 @@ def test_a_forgotten_task_column_is_pointed_out(name):
         ("rooms", np.arange(60) % 6),
         ("grade", np.arange(60) % 6),
         ("school", np.arange(60) % 2),
-        ("id", np.arange(60)),
         ("state", np.linspace(0.0, 1.0, 60)),
         ("width", np.arange(60) % 6),
     ],
@@ -125,6 +124,25 @@ def test_features_that_only_might_be_tasks_are_left_in_peace(name, values):
         warnings.simplefilter("error")
         PooledRegressor().fit(frame, 2.0 * frame["x"])
         PooledRegressor().fit(frame, 2.0 * frame["x"], tasks=np.arange(60) % 3)
+
+
+def test_a_column_that_counts_the_rows_is_pointed_out_where_there_are_tasks():
+    frame = frame_with("Unnamed: 0", np.random.default_rng(0).permutation(60))
+    with pytest.warns(UserWarning, match="'Unnamed: 0' only counts the rows, from 0 to 59. Drop it"):
+        PooledRegressor().fit(frame, 2.0 * frame["x"], tasks=np.arange(60) % 3)
+    # In a single task it may be the time, and days of every task start again.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        PooledRegressor().fit(frame, 2.0 * frame["x"])
+        PooledRegressor().fit(frame_with("day", np.arange(60) // 3), 2.0 * frame["x"], tasks=np.arange(60) % 3)
+
+
+def test_text_that_is_different_in_every_row_is_refused_as_a_name():
+    frame = frame_with("pupil", [f"p{k}" for k in range(60)])
+    with pytest.raises(InputTypeError, match="'pupil' holds text that is different in every row, such as 'p0': a name"):
+        GGMTLRegressor().fit(frame, frame["x"], tasks=np.arange(60) % 3)
+    with pytest.raises(InputTypeError, match="Encode it first"):
+        GGMTLRegressor().fit(frame_with("kind", ["a", "b"] * 30), frame["x"], tasks=np.arange(60) % 3)
 
 
 def test_text_that_may_be_the_task_is_refused_with_that_hint():

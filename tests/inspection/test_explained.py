@@ -35,6 +35,8 @@ def test_the_summary_says_what_is_explained(model, tmp_path):
     assert "Task features explain" in text
     assert "of the differences between tasks: size" in text
     assert "They explain most for v" in text
+    # A coefficient that follows a task feature differs between tasks, though all rows tell how.
+    assert "Shared by all tasks:" not in text
     model.save(tmp_path / "m.ggmtl", keep_statistics=True)
     assert load_model(tmp_path / "m.ggmtl").summary() == text
 

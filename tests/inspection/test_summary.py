@@ -289,7 +289,7 @@ def test_tasks_are_counted_by_their_own_errors(summary):
     names = [level["name"] for level in summary["path"]["levels"]]
     alone = names.index(summary["gain_against"])
     lower = sum(task["errors"][chosen] < task["errors"][alone] for task in summary["tasks"])
-    assert f"lower in {lower} of" in describe(summary)
+    assert f"lower than that of separate models in {lower} of" in describe(summary)
 
 
 def test_without_folds_no_gain_is_reported():
@@ -379,7 +379,7 @@ def test_redundant_features_are_named(tmp_path):
     assert summarize(fitted("own", "euro", "near", "constant"))["redundant"] == []
     model = fitted("own", "euro", "dollar", "near")
     assert summarize(model)["redundant"] == ["euro", "dollar"]
-    assert "Each of euro, dollar follows from the others of these" in describe(summarize(model))
+    assert "Each of euro, dollar can be computed from the others in this list" in describe(summarize(model))
     frame["both"] = frame["euro"] - 3.0 * frame["own"]
     assert summarize(fitted("own", "euro", "both", "near"))["redundant"] == ["own", "euro", "both"]
     model.save(tmp_path / "model.ggmtl")
@@ -400,6 +400,43 @@ def test_a_constant_column_is_neither_shared_nor_own():
     X, y, task = _rows()
     summary = summarize(GGMTLRegressor().fit(np.column_stack([X, np.full(len(X), 3.0)]), y, tasks=task))
     assert summary["sharing"][X.shape[1]]["word"] is None
+
+
+@pytest.mark.parametrize("estimator", [GGMTLRegressor, GGMTLClassifier])
+def test_columns_with_one_value_are_named_with_what_to_do(estimator):
+    X, y, task = _rows()
+    target = y > np.median(y) if estimator is GGMTLClassifier else y
+    constant = np.full(len(X), 1e6)
+    summary = summarize(estimator().fit(np.column_stack([X, constant]), target, tasks=task))
+    name = f"x{X.shape[1]}"
+    assert summary["single_valued"] == [name]
+    assert f"{name} has the same value in every row" in describe(summary)
+    if estimator is GGMTLClassifier:
+        # Its interval would be that of the prior.
+        assert f"{name} 1.0" not in describe(summary)
+    two = summarize(estimator().fit(np.column_stack([X, constant, 0 * constant]), target, tasks=task))
+    assert "have the same value in every row, so nothing can be learned from them" in describe(two)
+    # Without an intercept, a constant column takes its place.
+    alone = estimator(fit_intercept=False).fit(np.column_stack([X, constant]), target, tasks=task)
+    assert summarize(alone)["single_valued"] == []
+
+
+def test_a_column_that_varies_little_about_a_large_mean_is_not_called_constant():
+    X, y, task = _rows()
+    model = GGMTLRegressor().fit(np.column_stack([X, 1e8 + X[:, 0] ** 2]), y, tasks=task)
+    assert summarize(model)["single_valued"] == []
+
+
+def test_levels_of_curves_are_called_so_beside_those_of_straight_lines():
+    rng = np.random.default_rng(0)
+    x, task = rng.uniform(0, 6, size=(200, 1)), np.repeat(np.arange(10), 20)
+    y = np.sin(x[:, 0]) + 0.1 * rng.normal(size=200)
+    both, curves = (GGMTLRegressor(effects=name).fit(x, y, tasks=task).summary() for name in ("auto", "smooth"))
+    assert "separate models, straight lines" in both
+    assert "separate models, curves" in both
+    assert "the average of all levels, curves" not in both
+    assert "separate models  " in curves
+    assert "curves" not in curves
 
 
 def test_one_row_per_task_says_nothing_about_tasks():

@@ -283,7 +283,7 @@ def test_the_slider_goes_through_each_graph_once_and_says_what_it_is(model):
     assert [stop["edges"] for stop in own] == [summary["graph"]["edges"]]
     others = [stop["words"] for stop in stops if not stop["chosen"]]
     assert others
-    assert all("held-out error alone is" in words for words in others)
+    assert all("On its own, its held-out error is" in words for words in others)
 
 
 def _with_support(summary):
@@ -467,6 +467,32 @@ def test_curves_and_descriptors_are_drawn(browser, bent, tmp_path, scheme, width
     tab.close()
 
 
+def test_on_a_phone_no_number_touches_what_stands_beside_it(browser, model, tmp_path):
+    """Errors are bold in the row of the model, and standard errors of gains may have two digits."""
+    summary = summarize(model)
+    for task in summary["tasks"]:
+        task |= {"gain": -0.123, "gain_error": 0.104}
+    for level in summary["path"]["levels"]:
+        level |= {"error": 12.345, "standard_error": 0.123}
+    path = tmp_path / "phone.html"
+    path.write_text(render_report(summary), encoding="utf-8")
+    tab = browser.new_page(viewport={"width": 360, "height": 800})
+    tab.goto(path.as_uri())
+    tab.wait_for_selector("body[data-ready]")
+    tab.select_option("#colour", "gain")
+    assert "−12 % ± 10" in tab.text_content("#panel")
+    # Widths of the words themselves, which a box may be too narrow for.
+    measure = """rows => rows.map(row => { const range = document.createRange(), last = row.lastElementChild;
+        range.selectNodeContents(row.querySelector('.value')); const words = range.getBoundingClientRect();
+        return [last.getBoundingClientRect().left, words.right, row.getBoundingClientRect().right]; })"""
+    for _, words, end in tab.locator("#panel .links.wide button").evaluate_all(measure):
+        assert words <= end - 4
+    for share, words, _ in tab.locator("#path-chart .level-row:not(.head)").evaluate_all(measure):
+        assert words <= share - 8
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+    tab.close()
+
+
 def test_clusters_say_who_is_in_them(tab, model):
     about = tab.locator("#panel .about")
     if model.graph_.clusters().max() + 1 > 1 and about.count():
@@ -500,7 +526,7 @@ def supported_tab(browser, model, tmp_path):
 
 def test_links_are_ranked_by_support(supported_tab, model):
     panel = supported_tab.locator("#panel")
-    assert "Best supported links (share of folds)" in panel.text_content()
+    assert "Best supported links (found in … of the folds)" in panel.text_content()
     values = panel.locator(".links").last.locator(".value").all_text_contents()
     assert values == ["100 %", "100 %", "80 %", "20 %"]
     supported_tab.focus("#weight")
@@ -537,7 +563,7 @@ def test_coefficients_and_gains_stand_with_their_standard_errors(supported_tab):
 
 def _download(tab, name):
     with tab.expect_download() as caught:
-        tab.locator("#saves").get_by_role("button", name=name).click()
+        tab.locator(".saves").get_by_role("button", name=name).click()
     return Path(caught.value.path()).read_bytes()
 
 
@@ -558,7 +584,7 @@ def test_tables_and_picture_are_saved_without_a_network(supported_tab, model):
     assert [row[3] for row in links[1:]] == ["1", "1", "0.8", "0.2"]
     errors = list(csv.reader(_download_text(supported_tab, "Errors").split("\r\n")[:-1]))
     assert {len(row) for row in errors} == {len(errors[0])}
-    picture = ElementTree.fromstring(_download_text(supported_tab, "Picture"))
+    picture = ElementTree.fromstring(_download_text(supported_tab, "SVG"))
     shown = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
     assert EVIL[:25] + "…" in shown
 

@@ -144,6 +144,11 @@ def _numeric_column(series: nw.Series, name: Any, may_be_tasks: bool) -> np.ndar
                 raise ValueError
             values = values.astype(np.float64)
         except (TypeError, ValueError):
+            if series.dtype == nw.String and len(series) >= _ENOUGH_ROWS and series.n_unique() == len(series):
+                raise InputTypeError(
+                    f"Column {name!r} holds text that is different in every row, such as {plain(values[0])!r}: a name, "
+                    "not a feature. Drop it from X."
+                ) from None
             hint = f" If it says which task a row belongs to, name it: task={name!r}." if may_be_tasks else ""
             remedy = "Encode it first, for example one 0/1 column per category, or drop it."
             if series.dtype in (nw.Date, nw.Datetime):
@@ -156,6 +161,13 @@ def _numeric_column(series: nw.Series, name: Any, may_be_tasks: bool) -> np.ndar
     if not np.isfinite(values).all():
         raise InputError(_not_finite_message(name, values))
     return values
+
+
+def counts_rows(values: np.ndarray) -> bool:
+    """Whether values are 0, …, n − 1 or 1, …, n in any order, as the numbers of rows are."""
+    if len(values) < _ENOUGH_ROWS or values.min() not in (0.0, 1.0):
+        return False
+    return bool((np.sort(values) == values.min() + np.arange(len(values))).all())
 
 
 def _split_array(X: Any, task: str | int | None) -> tuple[np.ndarray, np.ndarray | None]:
@@ -204,6 +216,8 @@ def read_grid(grid: Any) -> np.ndarray:
     return values
 
 
+# In fewer rows, values that all differ say nothing.
+_ENOUGH_ROWS = 10
 # Names of columns that usually hold the task.
 _TASK_NAME = re.compile(
     "(?<![a-z])(task|group|id|subject|person|patient|user|customer|household|school|class|store|shop|site|station|"

@@ -15,6 +15,7 @@ from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.validation import column_or_1d
 
 from ggmtl.data.columns import (
+    counts_rows,
     float_array,
     forgotten_tasks,
     is_list_of_pairs,
@@ -71,6 +72,7 @@ def read_training(
             )
         labels = np.full(len(matrix), SINGLE_TASK)
     _warn_of_target(matrix, names, target)
+    _warn_of_row_numbers(matrix, names, labels)
     weight = _weights(sample_weight, len(matrix))
     group = None if groups is None else read_labels(groups, "groups", len(matrix))
     data = TaskData(matrix, target, labels, feature_names=names, sample_weight=weight, groups=group)
@@ -82,6 +84,16 @@ def _warn_of_target(matrix: np.ndarray, names: tuple[str, ...] | None, target: n
     for k in np.flatnonzero(matrix[0] == target[0]):
         if names is not None and (matrix[:, k] == target).all() and (target != target[0]).any():
             warn_user(f"Column {names[k]!r} of X equals y in every row. Drop it from X, or the model only copies it.")
+
+
+def _warn_of_row_numbers(matrix: np.ndarray, names: tuple[str, ...] | None, labels: np.ndarray) -> None:
+    """Warn where a column of a table is the number of the row; in a single task it may be the time."""
+    for k, name in enumerate(names or ()):
+        if counts_rows(matrix[:, k]) and (labels != labels[0]).any():
+            warn_user(
+                f"Column {name!r} only counts the rows, from {matrix[:, k].min():.0f} to {matrix[:, k].max():,.0f}. "
+                "Drop it from X unless the order of the rows means something."
+            )
 
 
 def read_prediction(

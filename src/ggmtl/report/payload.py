@@ -81,7 +81,7 @@ def _error_words(level: dict[str, Any], summary: dict[str, Any]) -> str:
         return ""
     model = summary["path"]["levels"][summary["path"]["chosen"]]
     error = summary["measure"]["short"]
-    return f"Its held-out {error} alone is {error_text(level)}; the model's is {error_text(model)}."
+    return f"On its own, its held-out {error} is {error_text(level)}; that of the model is {error_text(model)}."
 
 
 def _sentence(words: str) -> str:

@@ -214,17 +214,38 @@ def _unusual(departure: np.ndarray) -> list[tuple[int, int]]:
     return [(int(i), int(departure[i].argmax())) for i in tasks if departure[i].max() > 0]
 
 
-def redundant_features(model: Any) -> list[str]:
-    """Features that the others determine, over all rows; none where the statistics are not at hand."""
+def _pooled_covariance(model: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """Covariance of the features over all rows, and which of them vary; None where the statistics are not at hand."""
     statistics = getattr(getattr(model, "state_", None), "statistics", None)
     if statistics is None:
-        return []
+        return None
     width = len(model.feature_names_)
     pooled = statistics.cross.sum(axis=(0, 1))
     mean, square = pooled[:width, -2] / pooled[-2, -2], pooled[:width, :width] / pooled[-2, -2]
     covariance = square - np.outer(mean, mean)
     spread = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    varies = np.flatnonzero(spread > 1e-7 * np.sqrt(np.maximum(np.diag(square), 0.0)))
+    return covariance, spread > 1e-7 * np.sqrt(np.maximum(np.diag(square), 0.0))
+
+
+def single_valued_features(model: Any) -> list[str]:
+    """Features with one value in all rows, beside an intercept; none where this is not known."""
+    outcome, found = getattr(getattr(model, "state_", None), "outcome", None), _pooled_covariance(model)
+    if model.fit_intercept and outcome is not None:
+        varies = outcome.information > 1e-9 * outcome.information.max(initial=0.0)
+    elif model.fit_intercept and found is not None:
+        varies = found[1]
+    else:
+        return []
+    return [str(name) for name, differs in zip(model.feature_names_, varies) if not differs]
+
+
+def redundant_features(model: Any) -> list[str]:
+    """Features that the others determine, over all rows; none where the statistics are not at hand."""
+    found = _pooled_covariance(model)
+    if found is None:
+        return []
+    covariance, varies = found[0], np.flatnonzero(found[1])
+    spread = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     if len(varies) < 2:
         return []
     values, vectors = np.linalg.eigh(covariance[np.ix_(varies, varies)] / np.outer(spread[varies], spread[varies]))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
+from ggmtl.bilevel.level import STRAIGHT
 from ggmtl.errors import InputError
 from ggmtl.fit.held_out import FoldErrors, reported_graph
 from ggmtl.fit.state import FittedState
@@ -24,6 +25,7 @@ from ggmtl.inspection.summary.coefficients import (
     curves_of,
     redundant_features,
     sharing_of,
+    single_valued_features,
     task_map_of,
 )
 from ggmtl.inspection.summary.outcomes import common_errors, ratio_of, target_of, task_outcomes, without_contrast
@@ -50,8 +52,9 @@ def summarize(model: Any, with_standard_errors: bool = False) -> dict[str, Any]:
     dict
         ``verdict`` (text, kind, gain, low, high), ``tasks``, ``gain_against`` (the level that the gains of tasks are
         over), ``graph``, ``path``, ``sharing``, ``noise``, ``curves``, ``known``, ``map``, ``places``, ``on_globe``,
-        ``redundant`` and all ``features``, ``settings``, ``fingerprint``, ``versions`` and counts; ``measure`` says
-        what errors are, and ``target`` how well classes and counts are predicted. ``json.dumps`` takes it as it is.
+        ``redundant``, ``single_valued`` and all ``features``, ``settings``, ``fingerprint``, ``versions`` and counts;
+        ``measure`` says what errors are, and ``target`` how well classes and counts are predicted. ``json.dumps`` takes
+        it as it is.
     """
     state: FittedState | None = getattr(model, "state_", None)
     levels, graph = Levels.of(model), model.graph_
@@ -78,6 +81,7 @@ def summarize(model: Any, with_standard_errors: bool = False) -> dict[str, Any]:
         "bends": _bends(state),
         "known": _known(state),
         "redundant": redundant_features(model),
+        "single_valued": single_valued_features(model),
         "map": task_map_of(model, [*map(str, model.feature_names_), "intercept"]),
         "places": _places(model),
         "on_globe": _is_on_globe(model),
@@ -208,6 +212,7 @@ def _levels(model: Any, levels: Levels) -> list[dict[str, Any]]:
     rows = dict(zip(state.family.levels, model.path_))
     if levels.average is not None:
         rows[AVERAGE] = _average_row(model, levels)
+    has_lines = any(name.endswith(STRAIGHT) for name in levels.names)
     shown = []
     for place, (key, name) in enumerate(zip(levels.keys, levels.names)):
         is_chosen = place == levels.chosen
@@ -217,7 +222,8 @@ def _levels(model: Any, levels: Levels) -> list[dict[str, Any]]:
         if graph is None and fit is not None and len(fit.coefficients) == len(model.tasks_):
             graph = reported_graph(fit, model.tasks_, state.settings.slopes)
         row = {entry: plain(value) for entry, value in rows[key].items()}
-        shown.append({**row, "chosen": is_chosen, "name": name, **_level_graph(graph)})
+        curved = has_lines and not name.endswith(STRAIGHT) and name != AVERAGE
+        shown.append({**row, "chosen": is_chosen, "name": name, "curved": curved, **_level_graph(graph)})
     return shown
 
 

@@ -110,7 +110,7 @@ def outcome_lines(summary: dict[str, Any]) -> list[str]:
         return []
     lines = [*quality_lines(summary), *ratio_lines(summary)]
     if target["dispersion"] > 1:
-        lines.append(f"The counts vary {number(target['dispersion'])} times as much as Poisson counts would.")
+        lines.append(f"The variance of the counts is {number(target['dispersion'])} times that of Poisson counts.")
     return lines
 
 
@@ -134,15 +134,17 @@ def target_line(target: dict[str, Any]) -> str:
 
 
 def quality_line(target: dict[str, Any]) -> str:
-    """Share of the deviance explained, ranking and Brier score."""
+    """How much lower the error is than that of the base rate, ranking and Brier score."""
     if target["explained"] is None:
         return "Nothing was held out, so the error on held-out rows is not known."
-    parts = [f"The model explains {percent(target['explained'])} of the deviance of the base rate on held-out rows."]
+    error, share = "deviance" if target["classes"] is None else "log-loss", target["explained"]
+    change = f"{percent(abs(share))} {'lower' if share >= 0 else 'higher'}"
+    parts = [f"On held-out rows, the {error} is {change} than with the base rate for every row."]
     if target["auc"] is not None:
         within = ""
         if target["task_auc"] is not None:
             tasks = count(target["n_both"], "task")
-            within = f"; within tasks {target['task_auc']:.3f}, the mean of {tasks} with both classes in a fold"
+            within = f" (within tasks {target['task_auc']:.3f}, the mean over {tasks} with both classes in a fold)"
         parts.append(f"AUC {target['auc']:.3f}{within}. Brier score {target['brier']:.4f}.")
     return " ".join(parts)
 
@@ -157,19 +159,20 @@ def balance_line(summary: dict[str, Any]) -> str:
     if target["classes"] is None:
         line = f"Held-out rows have {observed} events; {expected} were expected."
     else:
-        line = f"Of the held-out rows {observed} are {target['classes'][1]!r}; {expected} were expected."
+        line = f"Of the held-out rows, {observed} are {target['classes'][1]!r}; {expected} were expected."
     if not known:
         return line
     apart = sum(not low <= 1.0 <= high for _, low, high in known)
     return (
-        f"{line} In {apart:,} of {count(len(known), 'task')} the two differ beyond their 95 % interval "
-        f"(by chance: about {0.05 * len(known):.0f})."
+        f"{line} In {apart:,} of {count(len(known), 'task')}, the 95 % interval around the number observed does not "
+        f"hold the number expected; chance alone gives about {0.05 * len(known):.0f}."
     )
 
 
 def ratio_lines(summary: dict[str, Any]) -> list[str]:
     """By what the shared model multiplies odds or rate per unit of each feature, the largest effects first."""
-    entries = [entry for entry in summary["sharing"] if entry["feature"] != "intercept" and entry.get("ratio")]
+    silent = {"intercept", *summary["single_valued"]}
+    entries = [entry for entry in summary["sharing"] if entry["feature"] not in silent and entry.get("ratio")]
     if not entries:
         return []
     entries.sort(key=lambda entry: -abs(entry["common"] * entry["unit"]))
@@ -198,7 +201,8 @@ def ratio_of(coefficient: float, error: float) -> list[float]:
 def borrowed_line(target: dict[str, Any]) -> str:
     """Tasks whose own rows do not show what events depend on."""
     labels, what = target["one_class"], "no event" if target["classes"] is None else "one class only"
-    whose = "its prediction comes" if len(labels) == 1 else "their predictions come"
+    has, whose = ("has", "its") if len(labels) == 1 else ("have", "their")
     return (
-        f"{count(len(labels), 'task')} with {what}, so {whose} mostly from the others: {listing(labels, _MOST_TASKS)}."
+        f"{count(len(labels), 'task')} {has} {what}, so {whose} predictions come mostly from the other tasks: "
+        f"{listing(labels, _MOST_TASKS)}."
     )

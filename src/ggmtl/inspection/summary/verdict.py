@@ -35,7 +35,7 @@ _MEANINGS = {
     "intercepts": "The slopes are partly shared. Each task has its own intercept, learned from its own rows: "
     "intercepts are correlated with the features, so shrinking them would bias the slopes (use fixed effects).",
     COMMON_SLOPES: "Each task has an intercept of its own, shrunk towards the mean of all tasks.",
-    "independent": "What one task shows does not carry over to another: each model is learned from its own rows.",
+    "independent": "Rows of one task do not help to predict another, so each model is learned from its own rows.",
     "shared": "Each task has its own model. It is pulled towards a shared model by an amount that is estimated from "
     "the data. Links between tasks did not improve held-out predictions; tasks may still be similar in single "
     "coefficients.",

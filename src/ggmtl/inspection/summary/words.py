@@ -69,7 +69,7 @@ def describe_meaning(summary: dict[str, Any]) -> str:
 def describe_blend(summary: dict[str, Any]) -> str:
     """What share each level has in the model; empty where there is one only."""
     weights = summary.get("blend") or {}
-    return f"The model: {blend_words(weights)}." if len(weights) > 1 else ""
+    return f"The model is an average: {blend_words(weights)}." if len(weights) > 1 else ""
 
 
 def describe_graph(summary: dict[str, Any]) -> str:
@@ -84,7 +84,7 @@ def describe_graph(summary: dict[str, Any]) -> str:
         parts.append(f"{count(graph['n_alone'], 'task')} alone")
     text = ", ".join(parts)
     if graph.get("support") is not None:
-        text += f" ({graph['support']:,} of {count(graph['n_edges'], 'link')} found in at least 4 of 5 folds)"
+        text += f" ({graph['support']:,} of {count(graph['n_edges'], 'link')} found in at least 80 % of the folds)"
     return f"{text}; its shape: {graph['shape']}" if graph["shape"] not in (None, "clusters") else text
 
 
@@ -109,7 +109,7 @@ def weighing_line(summary: dict[str, Any]) -> list[str]:
     """Why a gain may differ from the errors in the table; no line where rows are not weighed, or no gain is told."""
     if summary["blend"] and summary["target"] is None and "gain" in summary["verdict"]:
         return [
-            "(Percentages of gains give rows of noisy tasks, and outlying rows, less weight. The errors above weigh "
+            "(Gains in per cent give less weight to the rows of noisy tasks and to outliers. The errors above weigh "
             "all rows alike, so the two can differ.)"
         ]
     return []
@@ -137,10 +137,11 @@ def error_text(level: dict[str, Any]) -> str:
 
 
 def level_title(level: dict[str, Any]) -> str:
-    """'shared model + own deviations', 'linked tasks, 14 links'."""
+    """'shared model + own deviations', 'linked tasks, 14 links', beside straight lines 'separate models, curves'."""
+    title = f"{title_of(level['name'])}{', curves' if level.get('curved') else ''}"
     if is_simple(level["name"]) or level["name"] == AVERAGE:
-        return title_of(level["name"])
-    return f"{title_of(level['name'])}, {count(level['n_edges'], 'link') if level['n_edges'] else 'no links'}"
+        return title
+    return f"{title}, {count(level['n_edges'], 'link') if level['n_edges'] else 'no links'}"
 
 
 def sharing_lines(summary: dict[str, Any]) -> list[str]:
@@ -149,7 +150,7 @@ def sharing_lines(summary: dict[str, Any]) -> list[str]:
     if summary["n_tasks"] == 1:
         return lines
     meanings = {
-        "shared": "Shared by all tasks",
+        "shared": f"Shared by all tasks{'' if summary['known'] is None else ', given their task features'}",
         "shared by links": "Shared by linked tasks",
         "partly shared": "Partly shared (estimated from other tasks and from a task's own rows)",
         "own": "Differ between tasks (estimated mostly from a task's own rows)",
@@ -169,10 +170,10 @@ def known_lines(summary: dict[str, Any]) -> list[str]:
         return []
     parts = sorted(known["descriptors"], key=lambda part: -part["share"])
     total = sum(part["share"] for part in parts)
-    useful = [f"{part['name']} {percent(part['share'])}" for part in parts if part["share"] >= 0.01]
+    useful = [f"{one_line(part['name'])} {percent(part['share'])}" for part in parts if part["share"] >= 0.01]
     if not useful:
         return ["Task features explain less than 1 % of the differences between tasks."]
-    lines = [f"Task features explain {percent(total)} of the differences between tasks: {listing(useful)}."]
+    lines = [f"Task features explain {percent(total)} of the differences between tasks: {', '.join(useful)}."]
     varying = {entry["feature"] for entry in summary["sharing"] if entry["word"] not in ("shared", CONSTANT)}
     shares = {name: share for name, share in zip(summary["features"], known["by_coefficient"]) if name in varying}
     if not shares:
@@ -187,13 +188,19 @@ def known_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def note_lines(summary: dict[str, Any]) -> list[str]:
-    """What to know before reading coefficients: descriptors, features that say the same thing, noise of tasks."""
+    """What to know before reading coefficients: descriptors, features that say nothing or the same, noise of tasks."""
     lines = known_lines(summary)
+    if single := summary["single_valued"]:
+        they = ("has", "it", "Its coefficient is") if len(single) == 1 else ("have", "them", "Their coefficients are")
+        lines.append(
+            f"{listing(single)} {they[0]} the same value in every row, so nothing can be learned from {they[1]}. "
+            f"{they[2]} 0. Leave {they[1]} out."
+        )
     if summary["redundant"]:
         names = listing(summary["redundant"])
         lines.append(
-            f"Each of {names} follows from the others of these, so their coefficients cannot be told apart. Read them "
-            "together, or leave one out."
+            f"Each of {names} can be computed from the others in this list, so their coefficients cannot be told "
+            "apart. Read them together, or leave one out."
         )
     if summary["bends"] is not None:
         lines.append(
@@ -223,8 +230,13 @@ def task_line(summary: dict[str, Any]) -> list[str]:
         return []
     scored, error = count(len(known), "task"), summary["measure"]["short"]
     if len(known) < summary["n_tasks"]:
-        scored = f"the {scored} with five or more held-out rows"
-    gaining = f"With sharing, the held-out {error} is lower in {sum(task['gains'] for task in known):,} of {scored}"
+        both = {None: "", "logistic": " and both classes", "poisson": " and an event"}
+        kind = None if summary["target"] is None else summary["target"]["kind"]
+        scored = f"the {scored} with five or more held-out rows{both[kind]}"
+    against = title_of(summary["gain_against"])
+    gaining = (
+        f"The held-out {error} is lower than that of {against} in {sum(task['gains'] for task in known):,} of {scored}"
+    )
     best = max(known, key=lambda task: task["gain"])
     if len(known) > _MOST_NAMED or best["gain"] <= 0:
         # The largest of very many gains, of a few rows each, is chance.

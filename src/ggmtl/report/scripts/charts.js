@@ -6,7 +6,7 @@ const drawPath = () => {
   const averaged = known.filter(([entry, k]) => entry.weight > 0 && k !== chosenLevel).length > 1;
   const ends = known.flatMap(([entry]) => [entry.error - (entry.standard_error || 0), entry.error + (entry.standard_error || 0)]);
   const [least, most] = [Math.min(...ends), Math.max(...ends)];
-  const head = element("div", { class: `level-row head${averaged ? "" : " single"}` }, element("span", {}, "level"), element("span", {}), element("span", { class: "value" }, `held-out ${data.error}`), ...(averaged ? [element("span", {}, "share of the model")] : []));
+  const head = element("div", { class: `level-row head${averaged ? "" : " single"}` }, element("span", {}, "level"), element("span", {}), element("span", { class: "value" }, `held-out ${data.error}`), ...(averaged ? [element("span", {}, "share")] : []));
   const spots = [];
   const rows = known.map(([entry, k]) => {
     const chosen = k === chosenLevel, place = stops.findIndex((other) => other.level === k || (chosen && other.chosen));
@@ -50,9 +50,9 @@ const buildSharing = () => {
     const entry = sharing[k], strip = element("canvas", { role: "img", "aria-label": `Coefficients of ${names[k]}: shared model ${number(common[k])}, spread ${number(spreads[k])}` });
     strips.push([k, strip]);
     const gauge = element("span", { class: "gauge" });
-    if (entry.share !== null) gauge.append(element("i", {}, element("b", { style: `width:${Math.round(100 * entry.share)}%` })), element("span", {}, `${entry.word}, ${Math.round(100 * entry.share)} %`));
+    if (entry.share !== null) gauge.append(element("i", {}, element("b", { style: `width:${Math.round(100 * entry.share)}%` })), element("span", {}, `${entry.word === "own" ? "differs" : entry.word}, ${Math.round(100 * entry.share)} %`));
     const value = entry.ratio ? element("span", { class: "value" }, ratioText(entry.ratio, k)) : element("span", { class: "value", title: "shared model ± standard deviation over tasks" }, `${fixed(common[k], sizes[k])} ± ${fixed(spreads[k], sizes[k])}`);
-    return element("div", { class: "share-row" }, element("span", { class: "label", title: names[k] }, names[k]), gauge, strip, value);
+    return element("div", { class: "share-row" }, element("span", { class: "label", title: names[k] }, names[k].replaceAll("_", "_\u200b")), gauge, strip, value);
   });
   const ends = element("span", { class: "ends" }, element("span", {}, minus(`-${number(widest, 2)}`)), element("span", {}, "shared model"), element("span", {}, `+${number(widest, 2)}`));
   byId("sharing-chart").replaceChildren(...rows, element("div", { class: "share-row axis" }, element("span", { class: "label" }, data.target ? `in the log of the ${data.target.ratio}` : "in the target’s units"), element("span", {}), ends, element("span", { class: "value" })));

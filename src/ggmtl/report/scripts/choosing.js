@@ -28,13 +28,14 @@ found.addEventListener("keydown", (event) => {
 document.addEventListener("pointerdown", (event) => { if (!found.contains(event.target) && event.target !== search) found.hidden = true; });
 
 const level = byId("level"), weight = byId("weight"), colour = byId("colour");
+const howTo = matchMedia("(pointer: coarse)").matches ? "Drag to move, tap a task or a link." : "Drag to move, Ctrl and wheel to zoom; arrow keys go from task to task.";
 const hintWords = () => {
   if (onMap) {
     const outside = places.filter((p) => p[0] < low[0] || p[1] < low[1] || p[0] > high[0] || p[1] > high[1]).length;
-    return `Each task is drawn where it lies.${outside ? ` Zoom out for ${count(outside, "task")} farther away.` : ""} Drag to move, Ctrl and wheel to zoom.`;
+    return `Each task is drawn where it lies.${outside ? ` Zoom out for ${count(outside, "task")} farther away.` : ""} ${howTo}`;
   }
   const fainter = stop().edges.some((edge) => edge[SUPPORT] !== undefined && edge[SUPPORT] < 0.999) ? " Fainter links were found in fewer folds." : "";
-  if (shownEdges.length) return `Drag to move, Ctrl and wheel to zoom; arrow keys go from task to task.${fainter}`;
+  if (shownEdges.length) return `${howTo}${fainter}`;
   if (stop().edges.length) return emptyWords();
   return `No links. ${data.axes.length ? `Near means alike: ${data.axes[1].length ? "the map shows the two directions" : "from left to right, the map shows the one direction"} in which the models differ most.` : "Arrow keys go from task to task."}`;
 };

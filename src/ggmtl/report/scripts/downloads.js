@@ -57,7 +57,10 @@ const saves = [
   ["Coefficients", CSV, () => save(csvOf(coefficientRows()), "text/csv", "coefficients.csv"), true],
   ["Links", CSV, () => save(csvOf(linkRows()), "text/csv", "links.csv"), anyLinks],
   ["Errors", CSV, () => save(csvOf(errorRows()), "text/csv", "errors.csv"), hasErrors],
-  ["Picture", `SVG file: ${NOW}`, () => save(pictureText(), "image/svg+xml", "graph.svg"), true],
+];
+const pictures = [
+  ["SVG", `SVG file: ${NOW}`, () => save(pictureText(), "image/svg+xml", "graph.svg"), true],
   ["PNG", `PNG file: ${NOW}`, savePixels, true],
 ];
-byId("saves").append("Save ", ...saves.filter(([, , , there]) => there).map(([name, title, action]) => element("button", { type: "button", onclick: action, title }, name)));
+const offer = (place, list) => byId(place).append("Save ", ...list.filter(([, , , there]) => there).map(([name, title, action]) => element("button", { type: "button", onclick: action, title }, name)));
+offer("saves", saves); offer("picture-saves", pictures);

@@ -105,7 +105,7 @@ const drawLabels = () => {
     const away = neighbours[i].reduce(([a, b], [j]) => [a + x - points[j][0], b + y - points[j][1]], [0, 0]);
     const spots = [[x, y - radius - 9], [x, y + radius + 9], [x + radius + 4 + half, y], [x - radius - 4 - half, y]]
       .map((spot, k) => [...spot, [-away[1], away[1], away[0], -away[0]][k]]).sort((a, b) => b[2] - a[2]);
-    const spot = spots.find(([a, b]) => a - half > leftmost && a + half < width - 2 && b > 8 && b < lowest && free([a - half, b - 7, a + half, b + 7])) || (forced && i === first[0] ? spots[0] : null);
+    const spot = spots.find(([a, b]) => a - half > leftmost && a + half < width - 2 && b > 8 && b < lowest && free([a - half, b - 7, a + half, b + 7])) || (forced && i === first[0] ? [Math.max(half + 2, Math.min(spots[0][0], width - half - 2)), spots[0][1]] : null);
     if (!spot) continue;
     write(text, spot[0], spot[1], half, forced ? tint("--ink") : tint("--soft")); done.add(i);
   }

@@ -23,7 +23,7 @@ const roundValues = (low, high, log) => {
 const drawReliability = () => {
   const box = byId("reliability"), groups = data.target.groups, isClass = Boolean(data.target.classes);
   if (!groups.length) { box.replaceChildren(element("p", { class: "quiet" }, "Too few held-out rows for groups.")); return; }
-  const W = Math.max(260, box.clientWidth), H = Math.min(320, W), [left, right, top, bottom] = [52, 14, 10, 40];
+  const W = Math.max(260, box.clientWidth), H = Math.min(320, W), [left, right, top, bottom] = [60, 14, 10, 44];
   const positive = groups.flat().filter((value) => value > 0), log = !isClass || Math.max(...positive) < 0.2;
   const high = Math.max(...positive) * (log ? 1.1 : 1.02), low = log ? Math.max(Math.min(...groups.map((group) => group[0]), ...positive.filter((value) => value > 0)) / 1.1, high / 1e4) : 0;
   const place = (value) => (log ? (Math.log(Math.max(value, low)) - Math.log(low)) / (Math.log(high) - Math.log(low)) : value / high);
@@ -31,7 +31,7 @@ const drawReliability = () => {
   const svg = drawn("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "Predicted and observed" });
   for (const value of roundValues(log ? low : 0, high, log)) {
     const text = isClass ? `${number(100 * value)} %` : number(value);
-    svg.append(drawn("line", { class: "grid", x1: left, x2: W - right, y1: y(value), y2: y(value) }), drawn("text", { class: "tick", x: left - 6, y: y(value) + 4, "text-anchor": "end" }, text), drawn("text", { class: "tick", x: x(value), y: H - bottom + 16, "text-anchor": "middle" }, text));
+    svg.append(drawn("line", { class: "grid", x1: left, x2: W - right, y1: y(value), y2: y(value) }), drawn("text", { class: "tick", x: left - 6, y: y(value) + 4, "text-anchor": "end" }, text), drawn("text", { class: "tick", x: x(value), y: H - bottom + 20, "text-anchor": "middle" }, text));
   }
   svg.append(drawn("line", { class: "base", x1: x(low), y1: y(low), x2: x(high), y2: y(high) }));
   for (const [predicted, observed, least, most] of groups) {

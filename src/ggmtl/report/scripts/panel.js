@@ -36,12 +36,12 @@ const clusterButton = (c, size, largest) => {
 };
 const gainList = (list) => listOf(list.map((i) => lineButton(i, Math.min(1, Math.abs(tasks[i].gain) / gainBound), gainText(i), () => selectTask(i))), list.length, "more", " wide");
 const gainParts = () => {
-  const bound = percent(gainBound).slice(1), beyond = gainSizes.at(-1) > gainBound ? " or more" : "", unranked = n - gains.length;
+  const bound = percent(gainBound).slice(1), beyond = gainSizes.at(-1) > gainBound ? "at least " : "", unranked = n - gains.length;
   const sorted = tasks.map((_, i) => i).filter((i) => tasks[i].gain !== null).sort((a, b) => tasks[b].gain - tasks[a].gain);
   const shown = Math.min(6, Math.ceil(sorted.length / 2));
   return [
-    ...scaleOf(`${data.error[0].toUpperCase()}${data.error.slice(1)} of each task against ${data.gain_against || "the best simple model"}`, `${bound} worse${beyond}`, `${bound} better${beyond}`),
-    element("p", { class: "quiet" }, `Gains are shrunk towards the gain of all tasks, because few held-out rows say little. ± is one standard error.${unranked ? ` ${count(unranked, "task")} with too few held-out rows, or with one outcome only: not ranked, drawn as rings.` : ""}`),
+    ...scaleOf(`${data.error[0].toUpperCase()}${data.error.slice(1)} of each task against ${data.gain_against || "the best simple model"}`, `${beyond}${bound} worse`, `${beyond}${bound} better`),
+    element("p", { class: "quiet" }, `Gains are shrunk towards the gain of all tasks, because few held-out rows say little. ± is one standard error.${unranked ? ` Drawn as rings and not ranked: ${count(unranked, "task")} with too few held-out rows${data.target ? " or only one outcome" : ""}.` : ""}`),
     element("h4", {}, "Tasks that gain most"), gainList(sorted.slice(0, shown)), element("h4", {}, "Tasks that gain least"), gainList(sorted.slice(shown).slice(-6).reverse()),
   ];
 };
@@ -61,7 +61,7 @@ const clusterParts = () => {
   }
   if (ranking === null) return parts;
   const heaviest = [...shownEdges].sort(strongerFirst).slice(0, 8);
-  const title = ranking === SUPPORT ? "Best supported links (share of folds)" : "Strongest links";
+  const title = ranking === SUPPORT ? "Best supported links (found in … of the folds)" : "Strongest links";
   parts.push(element("h4", {}, title), listOf(heaviest.map((edge) => edgeButton(edge[0], edge, `${cut(tasks[edge[0]].label, 14)} – ${cut(tasks[edge[1]].label, 14)}`)), 8, "more"));
   return parts;
 };
@@ -82,7 +82,7 @@ const taskPanel = (i) => {
   const parts = [element("h3", { class: "name" }, task.label), element("p", {}, facts.join(" · "))];
   if (data.target) parts.push(element("p", {}, outcomeWords(task)));
   const far = featureOrder((k) => Math.abs(values[k][i] - common[k]) / sizes[k]);
-  if (neighbours[i].length) parts.push(element("h4", {}, `Linked to ${count(neighbours[i].length, "task")}${ranking === SUPPORT ? " (share of folds)" : ""}`), listOf(neighbours[i].map(([j, edge]) => edgeButton(j, edge)), 10, "more"));
+  if (neighbours[i].length) parts.push(element("h4", {}, `Linked to ${count(neighbours[i].length, "task")}${ranking === SUPPORT ? " (found in … of the folds)" : ""}`), listOf(neighbours[i].map(([j, edge]) => edgeButton(j, edge)), 10, "more"));
   else parts.push(element("p", {}, shownEdges.length ? "Linked to no other task in this graph: its model follows the shared model and its own rows." : "No links in this graph."));
   parts.push(element("h4", {}, "Model, largest differences first"), tableOf(["", "here", "± s.e.", "shared"], far.slice(0, 14).map((k) => [names[k], fixed(values[k][i], sizes[k]), names[k] === features[k] && errorOf(i, k) !== null ? fixed(errorOf(i, k), sizes[k]) : "", fixed(common[k], sizes[k])])));
   if (task.errors) parts.push(element("h4", {}, `Held-out ${data.error} of this task`), tableOf(["", data.error], levels.map((level, k) => [level.title + (level.chosen ? " ✓" : ""), number(task.errors[k])])));
