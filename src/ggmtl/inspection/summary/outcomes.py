@@ -187,8 +187,8 @@ def ratio_lines(summary: dict[str, Any]) -> list[str]:
 def ratio_text(feature: str, ratio: list[float]) -> str:
     """'age 1.25 (1.02–1.53)'."""
     value, low, high = ratio
-    # So many digits that the ends of the interval differ.
-    digits = int(np.clip(2 - np.floor(np.log10(max(high - low, 1e-9))), 0, 8))
+    # Two digits of the length of the interval.
+    digits = int(np.clip(1 - np.floor(np.log10(max(high - low, 1e-9))), 0, 8))
     return f"{feature} {value:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
 
 

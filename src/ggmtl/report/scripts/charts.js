@@ -40,7 +40,7 @@ const effectOf = (k, value) => (value - common[k]) * sharing[k].unit;
 const widest = Math.max(...features.map((_, k) => Math.max(...values[k].map((value) => Math.abs(effectOf(k, value)))))) || 1;
 // By what one unit more multiplies odds or rate; the intercept is no ratio.
 const ratioText = ([value, low, high], k) => {
-  const digits = Math.min(8, Math.max(0, 2 - Math.floor(Math.log10(Math.max(high - low, 1e-9)))));
+  const digits = Math.min(8, Math.max(0, 1 - Math.floor(Math.log10(Math.max(high - low, 1e-9)))));
   return hasIntercept && k === last ? "" : `× ${value.toFixed(digits)} (${low.toFixed(digits)}–${high.toFixed(digits)})`;
 };
 const strips = [];
