@@ -247,7 +247,7 @@ FAULTS = (
     ),
     Fault(
         "arrays of a model file may overlap",
-        "estimators/file_format.py",
+        "runtime/files.py",
         "        _check_places(table, payload)",
         "        pass",
         "estimators/test_model_file.py",
@@ -373,9 +373,9 @@ FAULTS = (
     ),
     Fault(
         "sums of squares of a model file may be negative",
-        "estimators/file_arrays.py",
-        '"errors.squared": Rule("l k n", least=0)',
-        '"errors.squared": Rule("l k n")',
+        "estimators/file_format.py",
+        '"errors.squared": ArrayRule("l k n", least=0)',
+        '"errors.squared": ArrayRule("l k n")',
         "estimators/test_model_file.py",
     ),
 )

@@ -4,9 +4,13 @@ import numpy as np
 
 from ggmtl import KNN
 from ggmtl.bilevel.level import Settings
+from ggmtl.runtime.sizes import Sizes
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 from ggmtl.statistics.scaling import Scaling
 from ggmtl.statistics.task_statistics import TaskStatistics
+
+# Sizes for which every linear system is solved directly, or by conjugate gradients.
+SOLVED = {"direct": Sizes(direct=1 << 30), "pcg": Sizes(direct=0)}
 
 
 def folded_of(data, folds=2) -> FoldedLoss:

@@ -24,7 +24,7 @@ from ggmtl.datasets import _files, make_clusters
 from ggmtl.datasets._files import read_npz
 from ggmtl.errors import InputError, ModelFileError
 from ggmtl.inspection import explain_edge
-from ggmtl.statistics.streaming.distributed import from_bytes
+from ggmtl.statistics.streaming.sources import from_bytes
 
 SOURCE = Path(ggmtl.__file__).parent
 # Modules that run what they read, start programs or listen to a network.

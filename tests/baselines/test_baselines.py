@@ -249,8 +249,8 @@ def test_relationship_learning_reaches_the_minimum_of_the_joint_problem():
 def test_relationship_objective_never_rises_and_covariance_has_trace_one():
     fit = learn_relationship(centred_rows(n=30, d=20, rows=10), 0.1, 0.01)
     assert (np.diff(fit.history) <= 1e-9 * fit.history[0]).all()
-    assert np.trace(fit.covariance) == pytest.approx(1.0)
-    assert np.linalg.eigvalsh(fit.covariance)[0] > 0
+    assert np.trace(fit.relation) == pytest.approx(1.0)
+    assert np.linalg.eigvalsh(fit.relation)[0] > 0
 
 
 # ---------------------------------------------------------------------- structure learning
@@ -333,11 +333,11 @@ def test_structure_learning_is_stationary_and_its_objective_never_rises():
     assert (np.diff(fit.history) <= 1e-10).all()
     mean = loss.averaged()
     fitted = np.matmul(mean.gram, fit.slopes[..., None])[..., 0]
-    gradient = 2 * (fitted - mean.moment) + strength * fit.precision @ fit.slopes
+    gradient = 2 * (fitted - mean.moment) + strength * fit.relation @ fit.slopes
     np.testing.assert_allclose(gradient, 0, atol=1e-6)
     alpha = 2 * sparsity / (strength * 4)
     again = sparse_precision(fit.slopes @ fit.slopes.T / 4, alpha, tol=1e-11, max_iter=3000)
-    np.testing.assert_allclose(fit.precision, again.precision, rtol=1e-2, atol=1e-3)
+    np.testing.assert_allclose(fit.relation, again.precision, rtol=1e-2, atol=1e-3)
 
 
 # ---------------------------------------------------------------------- the sampler

@@ -12,7 +12,7 @@ from ggmtl.bilevel.problem import BilevelProblem, HoldOut, Sparsity, evaluate_fo
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.solve.solvers import ConjugateGradient, prepare
 from ggmtl.statistics.task_statistics import TaskStatistics
-from made import sums_of
+from made import SOLVED, sums_of
 
 CONNECTED = np.array([[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [0, 5], [1, 4]])
 DISCONNECTED = np.array([[0, 1], [1, 2], [0, 2], [3, 4], [4, 5]])
@@ -229,8 +229,8 @@ def test_iterative_and_direct_solvers_give_the_same_gradients(penalty, rows, hub
     criterion, e = large_case(rows, penalty, hub)
     assert isinstance(prepare(criterion.problem.system(e)), ConjugateGradient)
     results = []
-    for method in ("direct", "auto"):
-        problem = replace(criterion.problem, method=method)
+    for method in ("direct", "pcg"):
+        problem = replace(criterion.problem, sizes=SOLVED[method])
         solution = solve_inner(problem, e, tol=1e-12)
         slope = criterion.validation.gradient(solution.coefficients)
         results.append(hypergradient(problem, e, solution, slope, tol=1e-12))

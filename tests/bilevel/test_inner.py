@@ -11,6 +11,7 @@ from sklearn.linear_model import Ridge
 from ggmtl.bilevel.inner import InnerProblem, solve_inner
 from ggmtl.errors import ParameterError, SingularSystemError
 from ggmtl.statistics.task_statistics import TaskStatistics
+from made import SOLVED
 
 ROBUST = ("l2", "l1")
 EDGES = np.array([[0, 1], [1, 2], [0, 2], [2, 3], [4, 5], [5, 6]])  # task 7 stands alone
@@ -161,7 +162,7 @@ def test_the_squared_penalty_is_one_kronecker_solve(coupling, rows_per_task, met
         L += e * np.outer(b, b)
     A = block_diag(*[X.T @ X for X in rows.X]) + np.kron(L, np.diag(problem.coupling)) + 1e-3 * np.eye(N * D)
     expected = np.linalg.solve(A, np.concatenate([X.T @ y for X, y in zip(rows.X, rows.y)])).reshape(N, D)
-    solution = solve_inner(replace(problem, method=method), values, tol=1e-13)
+    solution = solve_inner(replace(problem, sizes=SOLVED[method]), values, tol=1e-13)
     np.testing.assert_allclose(solution.coefficients, expected, rtol=1e-7, atol=1e-9)
     assert solution.residual < 1e-11
 
@@ -309,7 +310,7 @@ def test_a_warm_start_at_the_solution_takes_no_step(penalty):
 @pytest.mark.parametrize("penalty", ROBUST)
 def test_iterative_and_direct_solvers_agree(penalty):
     problem, values = make_problem(make_rows(), penalty=penalty, coupling=3.0, hub=0.5), edge_values()
-    direct, iterative = (solve_inner(replace(problem, method=m), values).coefficients for m in ("direct", "pcg"))
+    direct, iterative = (solve_inner(replace(problem, sizes=SOLVED[m]), values).coefficients for m in ("direct", "pcg"))
     np.testing.assert_allclose(iterative, direct, atol=1e-7)
 
 

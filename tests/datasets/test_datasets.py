@@ -14,7 +14,8 @@ from scipy.io import savemat
 
 from ggmtl import datasets
 from ggmtl.data.task_data import TaskData
-from ggmtl.datasets import _files, studies, temperature
+from ggmtl.data.task_features import on_sphere, spread_out
+from ggmtl.datasets import _files, studies
 from ggmtl.errors import InputError, ParameterError
 from ggmtl.inspection import task_rmse
 
@@ -468,7 +469,8 @@ def test_tmy3_takes_every_kth_hour(small_tmy3):
 def test_farthest_points_start_in_the_middle_and_reach_the_corners():
     longitude, latitude = np.meshgrid(np.arange(-10, 11, 5.0), np.arange(-10, 11, 5.0))
     position = np.column_stack([longitude.ravel(), latitude.ravel()])
-    chosen = temperature.farthest_points(position, 5)
+    points = on_sphere(*position.T)
+    chosen = spread_out(points - points.mean(axis=0), 5)
     assert position[chosen[0]].tolist() == [0, 0]
     assert {tuple(np.abs(place)) for place in position[chosen[1:]]} == {(10, 10)}
     assert len(set(chosen)) == 5

@@ -20,8 +20,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl import GGMTLRegressor, load_model
 from ggmtl.errors import ModelFileError, ParameterError
-from ggmtl.estimators.file_format import read_file, write_file
 from ggmtl.runtime import journal as checkpoint
+from ggmtl.runtime.files import read_file
 from ggmtl.runtime.journal import Journal, open_journal, sketch
 from ggmtl.runtime.sizes import Sizes
 
@@ -343,20 +343,20 @@ class Piece:
 def test_parts_and_steps_come_back_from_the_file(tmp_path):
     path = tmp_path / "journal"
     piece = Piece("a", np.arange(6).reshape(2, 3), float("nan"), (1.0, float("inf")))
-    journal = open_journal(path, {"x": 1}, (Piece,), read_file, write_file)
+    journal = open_journal(path, {"x": 1}, (Piece,))
     inside = journal.inside("part")
     assert journal.once("part", lambda: inside.once("small", lambda: 3)) == 3
     assert inside.known("small") is None
     journal.once("pieces", lambda: [piece, True, (2, "b")])
     journal.step("search", x=np.ones(2), history=[0.5])
-    again = open_journal(path, {"x": 1}, (Piece,), read_file, write_file)
+    again = open_journal(path, {"x": 1}, (Piece,))
     back, flag, pair = again.known("pieces")
     np.testing.assert_array_equal(back.table, piece.table)
     assert (back.name, back.history, back.nothing, flag, pair) == ("a", (1.0, float("inf")), None, True, (2, "b"))
     assert np.isnan(back.value)
     assert again.resume("search")["history"] == [0.5]
     with pytest.raises(ModelFileError, match="damaged"):
-        open_journal(path, {"x": 1}, (), read_file, write_file)
+        open_journal(path, {"x": 1}, ())
 
 
 def test_a_sketch_sees_every_number_and_no_order_of_summation():
@@ -380,7 +380,8 @@ def test_writing_takes_a_small_share_of_the_time(tmp_path, monkeypatch):
         writes.append(clock[0])
         clock[0] += 5.0
 
-    journal = open_journal(tmp_path / "journal", {}, (), read_file, slow)
+    monkeypatch.setattr(checkpoint, "write_file", slow)
+    journal = open_journal(tmp_path / "journal", {}, ())
     for _ in range(1000):
         clock[0] += 1.0
         journal.step("search", x=1)
@@ -395,7 +396,7 @@ def test_a_full_disk_ends_the_record_and_not_the_fit(tmp_path, monkeypatch):
         calls.append(None)
         raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "c.ckpt"))
 
-    monkeypatch.setattr("ggmtl.estimators.learning.write_file", full)
+    monkeypatch.setattr(checkpoint, "write_file", full)
     with pytest.warns(UserWarning, match="cannot be written .*No space left on device") as told:
         model = fit(checkpoint=tmp_path / "c.ckpt", **EVIDENCE)
     assert len(calls) > 1

@@ -18,7 +18,7 @@ from ggmtl.bilevel.level import GraphFit
 from ggmtl.data.task_data import InputForm
 from ggmtl.datasets import make_clusters
 from ggmtl.errors import InputError, ModelFileError, ParameterError
-from ggmtl.estimators.file_format import _PREFIX, decode, encode, read_file, round_mantissa, write_file
+from ggmtl.estimators.file_format import decode, encode, round_mantissa
 from ggmtl.estimators.model_file import write_model
 from ggmtl.estimators.parameters import settings_of
 from ggmtl.fit.family import Family, by_name
@@ -26,6 +26,7 @@ from ggmtl.fit.held_out import FoldErrors
 from ggmtl.fit.state import FittedState
 from ggmtl.graph import TaskGraph
 from ggmtl.runtime import files
+from ggmtl.runtime.files import _PREFIX, read_file, write_file
 from ggmtl.statistics.scaling import Scaling
 
 FAST = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0, "validation": 0.25}

@@ -15,8 +15,8 @@ from inputs import ODD_NAMES, tables
 from ggmtl import GGMTLClassifier, GGMTLRegressor, TaskStatistics, load_model
 from ggmtl.data.frames import as_table
 from ggmtl.datasets import make_clusters
-from ggmtl.estimators.file_format import read_file, write_file
 from ggmtl.graph import TaskGraph
+from ggmtl.runtime.files import read_file, write_file
 
 HEADER = struct.calcsize("<8sIIQ32s")
 

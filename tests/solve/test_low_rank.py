@@ -13,7 +13,7 @@ from ggmtl.solve import structured
 from ggmtl.solve.preconditioners import BlockJacobi, TwoLevel
 from ggmtl.solve.solvers import ConjugateGradient, prepare
 from ggmtl.solve.system import TaskSystem
-from ggmtl.statistics.few_rows import factor_rows
+from ggmtl.statistics.least_squares import factor_rows
 
 
 def normal(system, *columns, seed=0):
@@ -148,7 +148,7 @@ def test_prepare_takes_factors_where_blocks_are_large_and_of_low_rank():
     prepared = prepare(system)
     assert isinstance(prepared.system, structured.LowRankSystem)
     right = normal(system)
-    solution, general = prepared.solve(right, tol=1e-10), prepare(system, "pcg").solve(right, tol=1e-10)
+    solution, general = prepared.solve(right, tol=1e-10), ConjugateGradient.of(system).solve(right, tol=1e-10)
     assert solution.succeeded
     assert close(solution.value, general.value, 1e-7)
     assert type(prepare(make(46, n=180, p=80, rows=90)).system) is TaskSystem

@@ -31,7 +31,7 @@ from ggmtl.solve.gpu.system import (  # noqa: E402  # noqa: E402
     inverse_blocks,
     row_sums,
 )
-from ggmtl.solve.solvers import ConjugateGradient, Direct, prepare  # noqa: E402
+from ggmtl.solve.solvers import ConjugateGradient, Direct  # noqa: E402
 from ggmtl.solve.system import TaskSystem  # noqa: E402
 from made import sums_of  # noqa: E402
 
@@ -392,7 +392,7 @@ def test_the_torch_form_needs_numpy_and_torch_only():
 def test_cpu_solver_and_torch_solver_agree_on_a_graph_of_thousands():
     system = make_system(n=3000, p=4, coupling=30.0, hub=1.0, k=10)
     right = np.random.default_rng(1).normal(size=system.shape)
-    here = prepare(system, "pcg").solve(right, tol=1e-11).value
+    here = ConjugateGradient.of(system).solve(right, tol=1e-11).value
     there = TensorSolver.of(on_device(system, torch.device("cpu"))).solve(torch.as_tensor(right), tol=1e-10)
     assert relative(there.value, here) < 1e-6
 

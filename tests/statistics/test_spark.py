@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ggmtl.errors import InputError, InputTypeError
-from ggmtl.statistics.streaming.distributed import from_bytes, to_bytes
+from ggmtl.statistics.streaming.sources import from_bytes, to_bytes
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 pd = pytest.importorskip("pandas")

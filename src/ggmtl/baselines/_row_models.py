@@ -11,6 +11,7 @@ least held-out loss.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
-from ggmtl.baselines._shared import TIE
+from ggmtl.baselines._shared import least_of
 from ggmtl.data.columns import is_list_of_pairs, join_pairs
 from ggmtl.errors import InputError, ParameterError, check_choice
 from ggmtl.estimators.base import LearnedModels, TaskEstimator, TaskRegressor, all_or_nothing
@@ -35,8 +36,8 @@ from ggmtl.evidence.laplace import LaplaceLoss, common_model, hub_mode
 from ggmtl.fit.separate_outcomes import null_model, pooled_level, separate_level, separate_mode
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.losses.rowwise import LOSSES, RowLoss
-from ggmtl.losses.task_rows import TaskRows
-from ggmtl.runtime.kernels import one_blas_thread
+from ggmtl.losses.task_rows import FoldedRows, TaskRows
+from ggmtl.runtime.machine import one_blas_thread
 
 # Strengths tried, in multiples of the mean number of rows of a task, strongest first. Those of the hub are tried a
 # decade apart, and then half a decade from the best.
@@ -49,13 +50,14 @@ FitPath = Callable[[TaskRows, Sequence[Any]], Iterable[np.ndarray]]
 
 def separate_models(given: OutcomeRows, name: str, ridge: float | None) -> LearnedModels:
     """A model of every task, with one ridge for all; the best one where `ridge` is None."""
-    chosen, models, error = _ridge_models(given, given.rows, name, ridge)
+    chosen, models, error = _ridge_models(given, given.folded, name, ridge)
     return LearnedModels(models, TaskGraph.empty(given.task_names), attributes=_found(chosen, chosen, error))
 
 
 def pooled_models(given: OutcomeRows, name: str, ridge: float | None) -> LearnedModels:
     """One model for all tasks."""
-    chosen, model, error = _ridge_models(given, given.rows.as_one_task(), name, ridge)
+    one = replace(given.folded, rows=given.rows.as_one_task())
+    chosen, model, error = _ridge_models(given, one, name, ridge)
     models = np.repeat(model, given.rows.n_tasks, axis=0)
     return LearnedModels(models, TaskGraph.empty(given.task_names), model[0], _found(chosen, chosen, error))
 
@@ -69,7 +71,7 @@ def hub_models(given: OutcomeRows, name: str, slope: float | None, intercept: fl
     drawn = pooled_level(rows, loss, slopes).ridge
     errors = None
     if slope is None or intercept is None:
-        if _scored(given):
+        if given.folded.scored:
             (slope, intercept), errors = _choose_hub(given, loss, drawn, slope, intercept)
         else:
             start = np.repeat(null_model(rows, loss, slopes)[None], rows.n_tasks, axis=0)
@@ -98,22 +100,15 @@ def _strength(slopes: np.ndarray, slope: float, intercept: float) -> np.ndarray:
     return np.maximum(np.where(slopes, slope, intercept), 1e-8)
 
 
-def _scored(given: OutcomeRows) -> list[int]:
-    """Folds that are held out in turn."""
-    if given.folds is None:
-        return []
-    return [int(k) for k in np.unique(given.folds) if k >= given.form.scored_from and (given.folds != k).any()]
-
-
 def _unit(rows: TaskRows) -> float:
     return max(float(rows.count.mean()), 1.0)
 
 
 def _ridge_models(
-    given: OutcomeRows, rows: TaskRows, name: str, ridge: float | None
+    given: OutcomeRows, folded: FoldedRows, name: str, ridge: float | None
 ) -> tuple[float, np.ndarray, float | None]:
-    """ρ, models of the tasks of `rows`, and the mean held-out loss where ρ was chosen."""
-    loss, slopes = LOSSES[name], _slopes(given)
+    """ρ, models of the tasks of these rows, and the mean held-out loss where ρ was chosen."""
+    rows, loss, slopes = folded.rows, LOSSES[name], _slopes(given)
 
     def fit_path(part: TaskRows, grid: Sequence[float]) -> Iterable[np.ndarray]:
         centre = null_model(part, loss, slopes)
@@ -127,10 +122,10 @@ def _ridge_models(
 
     if ridge is not None:
         return ridge, next(iter(fit_path(rows, [ridge]))), None
-    if not _scored(given):
+    if not folded.scored:
         learned = float(separate_level(rows, loss, slopes).ridge[0])
         return learned, next(iter(fit_path(rows, [learned]))), None
-    best, error = select_on_rows(rows, loss, given, [_unit(rows) * value for value in _RIDGES], fit_path)
+    best, error = select_on_rows(folded, loss, [_unit(rows) * value for value in _RIDGES], fit_path)
     return float(best), next(iter(fit_path(rows, [best]))), error
 
 
@@ -141,13 +136,13 @@ def _choose_hub(
     unit, fit_path = _unit(given.rows), _hub_path(loss, _slopes(given), drawn)
     coarse = [unit * value for value in _HUBS]
     grid = [(a, b) for a in ([slope] if slope else coarse) for b in ([intercept] if intercept else coarse)]
-    best, _ = select_on_rows(given.rows, loss, given, grid, fit_path)
+    best, _ = select_on_rows(given.folded, loss, grid, fit_path)
     near = [
         (a, b)
         for a in ([slope] if slope else [best[0] * _HALF, best[0], best[0] / _HALF])
         for b in ([intercept] if intercept else [best[1] * _HALF, best[1], best[1] / _HALF])
     ]
-    return select_on_rows(given.rows, loss, given, near, fit_path)
+    return select_on_rows(given.folded, loss, near, fit_path)
 
 
 def _hub_path(loss: RowLoss, slopes: np.ndarray, drawn: np.ndarray) -> FitPath:
@@ -161,18 +156,14 @@ def _hub_path(loss: RowLoss, slopes: np.ndarray, drawn: np.ndarray) -> FitPath:
     return fit_path
 
 
-def select_on_rows(
-    rows: TaskRows, loss: RowLoss, given: OutcomeRows, grid: Sequence[Any], fit_path: FitPath
-) -> tuple[Any, float]:
+def select_on_rows(folded: FoldedRows, loss: RowLoss, grid: Sequence[Any], fit_path: FitPath) -> tuple[Any, float]:
     """The candidate of least loss on held-out rows, and that loss per row as it is told; the first wins a tie."""
     deviance, weight = np.zeros(len(grid)), 0.0
-    for k in _scored(given):
-        held_out = rows.take(given.folds == k)
+    for k in folded.scored:
+        held_out, path = folded.part(k), fit_path(folded.training(k), grid)
         weight += float(held_out.weight.sum())
-        path = fit_path(rows.take(given.folds != k), grid)
         deviance += [loss.measure.unit * held_out.value(loss, models) for models in path]
-    deviance = np.where(np.isfinite(deviance), deviance, np.inf) / weight
-    best = int(np.flatnonzero(deviance <= deviance.min() * (1.0 + TIE))[0])
+    best, deviance = least_of(deviance / weight)
     return grid[best], float(deviance[best])
 
 

@@ -117,13 +117,11 @@ def centre(loss: LeastSquares, intercept: bool) -> CentredLoss:
 
 
 # Candidates whose errors differ by less than this share count as equal; the stronger one is taken.
-TIE = 1e-9
+_TIE = 1e-9
 
 
 def select_by_paths(
-    folded: FoldedLoss,
-    grid: Sequence[Any],
-    fit_path: Callable[[LeastSquares, Sequence[Any]], Iterable[np.ndarray]],
+    folded: FoldedLoss, grid: Sequence[Any], fit_path: Callable[[LeastSquares, Sequence[Any]], Iterable[np.ndarray]]
 ) -> tuple[Any, np.ndarray]:
     """The candidate with the smallest held-out error, and the mean squared errors of all, in scaled units.
 
@@ -135,17 +133,20 @@ def select_by_paths(
     fit_path : callable
         ``fit_path(loss, grid)`` yields the coefficients, shape (n, p), of every candidate in order.
     """
-    errors = np.zeros(len(grid))
-    rows = 0.0
+    errors, rows = np.zeros(len(grid)), 0.0
     for k in folded.scored:
         held_out = folded.parts[k]
         rows += held_out.count.sum()
         errors += [2.0 * held_out.value(coefficients) for coefficients in fit_path(folded.training(k), grid)]
-    errors /= max(rows, np.finfo(float).tiny)
+    best, errors = least_of(errors / max(rows, np.finfo(float).tiny))
+    return grid[best], errors
+
+
+def least_of(errors: np.ndarray) -> tuple[int, np.ndarray]:
+    """Position of the smallest error, the first of those within a tie, and the errors."""
     # A candidate whose solver broke down has no finite error and must not win.
     errors = np.where(np.isfinite(errors), errors, np.inf)
-    best = int(np.flatnonzero(errors <= errors.min() * (1.0 + TIE))[0])
-    return grid[best], errors
+    return int(np.flatnonzero(errors <= errors.min() * (1.0 + _TIE))[0]), errors
 
 
 def held_out_rmse(errors: np.ndarray | None, target_scale: float) -> float | None:
@@ -186,6 +187,28 @@ class TunedRegressor(TaskRegressor):
         return best, held_out_rmse(errors, self.scaling_.target_scale)
 
 
+@dataclass(frozen=True)
+class JointFit:
+    """Models and the relation between tasks, each learned given the other in turn.
+
+    Parameters
+    ----------
+    slopes : array of shape (n, d)
+        Wᵀ: the slopes of every task.
+    relation : array of shape (n, n)
+        Ω: their covariance (MTRL) or precision (MSSL).
+    history : array
+        Objective after every pair of steps; never rises.
+    converged : bool
+        Whether the objective settled before the last iteration allowed.
+    """
+
+    slopes: np.ndarray
+    relation: np.ndarray
+    history: np.ndarray
+    converged: bool
+
+
 # Below this many unknowns one Cholesky factor is quicker than iterating.
 _DIRECT = 400
 
@@ -196,12 +219,7 @@ def apply_coupled(blocks: np.ndarray, coupling: np.ndarray, models: np.ndarray) 
 
 
 def solve_coupled(
-    blocks: np.ndarray,
-    coupling: np.ndarray,
-    moments: np.ndarray,
-    start: np.ndarray | None = None,
-    tol: float = 1e-8,
-    max_iter: int = 500,
+    blocks: np.ndarray, coupling: np.ndarray, moments: np.ndarray, start: np.ndarray | None = None, tol: float = 1e-8
 ) -> np.ndarray:
     """Solve A W = M, shape (n, d).
 
@@ -218,7 +236,7 @@ def solve_coupled(
     operator = _operator(size, product)
     preconditioner = _operator(size, _preconditioner(blocks, coupling))
     guess = None if start is None else start.ravel()
-    value, _ = cg(operator, moments.ravel(), x0=guess, rtol=tol, maxiter=max_iter, M=preconditioner)
+    value, _ = cg(operator, moments.ravel(), x0=guess, rtol=tol, maxiter=500, M=preconditioner)
     return value.reshape(n, d)
 
 
@@ -281,32 +299,15 @@ def partial_correlation(precision: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SparsePrecision:
-    """Minimiser found.
-
-    Parameters
-    ----------
-    precision : array of shape (n, n)
-        Ω.
-    log_determinant : float
-        ln|Ω|.
-    gap : float
-        Bound on how far the objective is above its minimum.
-    n_iter : int
-        Steps taken.
-    """
+    """Ω, ln|Ω|, and a bound on how far the objective is above its minimum."""
 
     precision: np.ndarray
     log_determinant: float
     gap: float
-    n_iter: int
 
 
 def sparse_precision(
-    covariance: np.ndarray,
-    penalty: float,
-    start: np.ndarray | None = None,
-    tol: float = 1e-5,
-    max_iter: int = 100,
+    covariance: np.ndarray, penalty: float, start: np.ndarray | None = None, tol: float = 1e-5, max_iter: int = 100
 ) -> SparsePrecision:
     """Minimise until the duality gap is below ``tol · n``, or for `max_iter` steps.
 
@@ -322,7 +323,7 @@ def sparse_precision(
     precision = np.diag(1.0 / (np.diag(covariance) + penalty)) if start is None else start
     log_determinant, inverse = invert(precision)
     step = 1.0 / np.linalg.norm(inverse, 2) ** 2
-    gap, k = np.inf, 0
+    gap = np.inf
     for k in range(max_iter + 1):
         if k % 5 == 0:
             gap = _duality_gap(precision, inverse, log_determinant, covariance, penalty)
@@ -335,7 +336,7 @@ def sparse_precision(
         precision, log_determinant, inverse = moved
         curvature = np.vdot(change, gradient_change)
         step = np.vdot(change, change) / curvature if curvature > 0 else step
-    return SparsePrecision(precision, log_determinant, gap, k)
+    return SparsePrecision(precision, log_determinant, gap)
 
 
 def invert(matrix: np.ndarray) -> tuple[float, np.ndarray]:

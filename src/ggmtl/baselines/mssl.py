@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ggmtl.baselines._shared import (
     CentredLoss,
+    JointFit,
     TunedRegressor,
     centre,
     check_strength,
@@ -29,36 +30,9 @@ _STRENGTHS = (1.0, 0.3, 0.1, 0.03, 0.01)
 _PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01)
 
 
-@dataclass(frozen=True)
-class StructureFit:
-    """Stationary point of the structure-learning problem.
-
-    Parameters
-    ----------
-    slopes : array of shape (n, d)
-        Wᵀ: the slopes of every task.
-    precision : array of shape (n, n)
-        Ω.
-    history : array of shape (iterations + 1,)
-        Objective at the start and after every pair of steps; never rises.
-    converged : bool
-        Whether the objective settled before the last iteration allowed.
-    """
-
-    slopes: np.ndarray
-    precision: np.ndarray
-    history: np.ndarray
-    converged: bool
-
-
 def learn_structure(
-    loss: CentredLoss,
-    strength: float,
-    sparsity: float,
-    max_iter: int = 100,
-    tol: float = 1e-3,
-    inner_steps: int = 30,
-) -> StructureFit:
+    loss: CentredLoss, strength: float, sparsity: float, max_iter: int = 100, tol: float = 1e-3, inner_steps: int = 30
+) -> JointFit:
     """Minimise the problem of :class:`MSSLRegressor` by alternating its two steps.
 
     1. W from (blockdiag(2G_i/N_i) + λ₁Ω ⊗ I) W = 2M/N.
@@ -83,7 +57,7 @@ def learn_structure(
         if len(history) > 1 and history[-2] - history[-1] <= tol * strength * d * len(slopes):
             converged = True
             break
-    return StructureFit(slopes, precision, np.array(history), converged)
+    return JointFit(slopes, precision, np.array(history), converged)
 
 
 def _coefficient_variance(loss: CentredLoss) -> float:
@@ -162,13 +136,13 @@ class MSSLRegressor(TunedRegressor):
         attributes = {
             "strength_": strength,
             "sparsity_": sparsity,
-            "precision_": fit.precision,
+            "precision_": fit.relation,
             "history_": fit.history,
             "n_iter_": len(fit.history),
             "converged_": fit.converged,
             "validation_error_": error,
         }
-        graph = covariance_to_graph(partial_correlation(fit.precision), statistics.task_names)
+        graph = covariance_to_graph(partial_correlation(fit.relation), statistics.task_names)
         return LearnedModels(loss.with_intercepts(fit.slopes), graph, attributes=attributes)
 
     def _fit_path(self, loss: LeastSquares, grid: Sequence[tuple[float, float]]) -> Iterator[np.ndarray]:

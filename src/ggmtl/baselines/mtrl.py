@@ -9,6 +9,7 @@ import numpy as np
 
 from ggmtl.baselines._shared import (
     CentredLoss,
+    JointFit,
     TunedRegressor,
     centre,
     check_strength,
@@ -24,28 +25,6 @@ _RIDGES = (0.1, 0.01, 0.001, 0.00001)
 _STRENGTHS = tuple(10.0**power for power in (0.5, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0))
 
 
-@dataclass(frozen=True)
-class RelationshipFit:
-    """Minimiser of the relationship-learning problem.
-
-    Parameters
-    ----------
-    slopes : array of shape (n, d)
-        Wᵀ: the slopes of every task.
-    covariance : array of shape (n, n)
-        Ω, of trace one.
-    history : array of shape (iterations + 1,)
-        Objective at the start and after every pair of steps; never rises.
-    converged : bool
-        Whether the objective settled before the last iteration allowed.
-    """
-
-    slopes: np.ndarray
-    covariance: np.ndarray
-    history: np.ndarray
-    converged: bool
-
-
 def learn_relationship(
     loss: CentredLoss,
     strength: float,
@@ -54,7 +33,7 @@ def learn_relationship(
     start: np.ndarray | None = None,
     max_iter: int = 500,
     tol: float = 1e-5,
-) -> RelationshipFit:
+) -> JointFit:
     """Minimise the perturbed problem of :class:`MTRLRegressor` by alternating its two exact steps.
 
     1. Ω = R/tr R with R = (WᵀW + εI)^½, which minimises tr((WᵀW + εI) Ω⁻¹) over tr Ω = 1.
@@ -75,7 +54,7 @@ def learn_relationship(
             converged = True
             break
     covariance = (vectors * (values / values.sum())) @ vectors.T
-    return RelationshipFit(slopes, covariance, np.array(history), converged)
+    return JointFit(slopes, covariance, np.array(history), converged)
 
 
 def _task_spectrum(slopes: np.ndarray, smoothing: float) -> tuple[np.ndarray, np.ndarray]:
@@ -158,13 +137,13 @@ class MTRLRegressor(TunedRegressor):
         attributes = {
             "strength_": strength,
             "ridge_": ridge,
-            "covariance_": fit.covariance,
+            "covariance_": fit.relation,
             "history_": fit.history,
             "n_iter_": len(fit.history) - 1,
             "converged_": fit.converged,
             "validation_error_": error,
         }
-        graph = covariance_to_graph(correlation(fit.covariance), statistics.task_names)
+        graph = covariance_to_graph(correlation(fit.relation), statistics.task_names)
         return LearnedModels(loss.with_intercepts(fit.slopes), graph, attributes=attributes)
 
     def _fit_path(self, loss: LeastSquares, grid: Sequence[tuple[float, float]]) -> Iterator[np.ndarray]:

@@ -189,8 +189,4 @@ def _closed_form(objective: ValidationObjective, start: np.ndarray, box: Box, **
     return trial_steps(objective, partial(closed_form_edges, objective), start, box, **options)
 
 
-_OPTIMISERS = {
-    "quasi_newton": quasi_newton,
-    "projected_gradient": projected_gradient,
-    "closed_form": _closed_form,
-}
+_OPTIMISERS = {"quasi_newton": quasi_newton, "projected_gradient": projected_gradient, "closed_form": _closed_form}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.optimize import lsq_linear
-from scipy.sparse import coo_array
 
 from ggmtl.bilevel.objective import ValidationObjective
 from ggmtl.bilevel.problem import Evaluation, HoldOut
@@ -49,18 +48,9 @@ def _stationarity(
     i, j = problem.edges[free].T
     count = len(i)
     force = problem.force(problem.differences(part.coefficients))[free]
-    rows = np.repeat(np.arange(count), p)
-    ones = np.arange(p)
-    M = coo_array(
-        (
-            np.concatenate([force.ravel(), -force.ravel()]),
-            (
-                np.concatenate([rows, rows]),
-                np.concatenate([(i[:, None] * p + ones).ravel(), (j[:, None] * p + ones).ravel()]),
-            ),
-        ),
-        shape=(count, n * p),
-    ).toarray()
+    M = np.zeros((count, n, p))
+    M[np.arange(count), i], M[np.arange(count), j] = force, -force
+    M = M.reshape(count, n * p)
     adjoint = part.adjoint.ravel()
     z = (adjoint + np.linalg.lstsq(M, eta - M @ adjoint, rcond=None)[0]).reshape(n, p)
     rest = problem.system(np.where(free, 0.0, e))

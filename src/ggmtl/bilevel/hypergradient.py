@@ -58,7 +58,7 @@ def hypergradient(
     check_choice("hypergradient", mode, MODES)
     prepared = solution.prepared
     if mode == "exact" and problem.penalty != "squared_l2":
-        prepared = prepare(problem.hessian(solution.coefficients, edge_values), problem.method)
+        prepared = prepare(problem.hessian(solution.coefficients, edge_values))
     adjoint = prepared.solve(outer_gradient, start, tol).require(1e-6).value
     q = problem.differences(adjoint)
     # The force of one unit of Λ, not force / Λ, which has no value at Λ = 0.

@@ -71,8 +71,6 @@ class InnerProblem:
         ε.
     sizes : Sizes
         Numbers of unknowns that decide between solvers.
-    method : {"auto", "direct", "pcg"}
-        The solver of the linear systems, as in :func:`ggmtl.solve.solvers.prepare`.
     """
 
     loss: LeastSquares
@@ -83,7 +81,6 @@ class InnerProblem:
     penalty: str = "squared_l2"
     smoothing: float = DEFAULT_SMOOTHING
     sizes: Sizes = SIZES
-    method: str = "auto"
 
     def __post_init__(self):
         check_choice("penalty", self.penalty, PENALTIES)
@@ -158,14 +155,11 @@ class InnerProblem:
 
 
 def solve_inner(
-    problem: InnerProblem,
-    edge_values: np.ndarray,
-    start: np.ndarray | None = None,
-    tol: float = 1e-10,
+    problem: InnerProblem, edge_values: np.ndarray, start: np.ndarray | None = None, tol: float = 1e-10
 ) -> InnerSolution:
     """Solve the inner problem for given edge values, to a relative gradient norm of `tol`."""
     if problem.penalty == "squared_l2":
-        prepared = prepare(problem.system(edge_values), problem.method)
+        prepared = prepare(problem.system(edge_values))
         solution = prepared.solve(problem.loss.moment, start, tol).require(1e-6)
         force = problem.force(problem.differences(solution.value))
         return InnerSolution(solution.value, force, prepared, 1, solution.residual)
@@ -178,7 +172,7 @@ def _solve_robust(
     """Newton steps where they lower the objective, majorise–minimise steps otherwise."""
     scale = max(np.linalg.norm(problem.loss.moment), np.finfo(float).tiny)
     if start is None:
-        start = prepare(problem.system(edge_values), problem.method).solve(problem.loss.moment).require(1e-6).value
+        start = prepare(problem.system(edge_values)).solve(problem.loss.moment).require(1e-6).value
     value, steps = start, 0
     while True:
         gradient = problem.gradient(value, edge_values)
@@ -189,7 +183,7 @@ def _solve_robust(
         objective = problem.objective(value, edge_values)
         candidate = _newton_step(problem, edge_values, value, gradient, residual)
         if candidate is None:
-            majoriser = prepare(problem.majoriser(value, edge_values), problem.method)
+            majoriser = prepare(problem.majoriser(value, edge_values))
             candidate = majoriser.solve(problem.loss.moment, value, min(1e-2 * residual, 1e-4)).require(1e-4).value
             if problem.objective(candidate, edge_values) >= objective:
                 break
@@ -199,21 +193,17 @@ def _solve_robust(
             f"The inner problem with penalty={problem.penalty!r} stopped at a relative gradient of {residual:.1e} "
             f"after {steps} steps. Use weaker coupling or a larger ridge."
         )
-    prepared = prepare(problem.majoriser(value, edge_values), problem.method)
+    prepared = prepare(problem.majoriser(value, edge_values))
     return InnerSolution(value, problem.force(problem.differences(value)), prepared, steps, residual)
 
 
 def _newton_step(
-    problem: InnerProblem,
-    edge_values: np.ndarray,
-    value: np.ndarray,
-    gradient: np.ndarray,
-    residual: float,
+    problem: InnerProblem, edge_values: np.ndarray, value: np.ndarray, gradient: np.ndarray, residual: float
 ) -> np.ndarray | None:
     """A damped Newton step that lowers the objective, or None if there is none."""
     objective = problem.objective(value, edge_values)
     rounding = 1e-13 * abs(objective)
-    hessian = prepare(problem.hessian(value, edge_values), problem.method)
+    hessian = prepare(problem.hessian(value, edge_values))
     step = hessian.solve(-gradient, tol=min(0.1, residual)).value
     slope = float((gradient * step).sum())
     if slope >= 0:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy.optimize import OptimizeResult, minimize
 
 from ggmtl.runtime.journal import Journal
 
@@ -135,21 +135,12 @@ def quasi_newton(
 ) -> Optimum:
     """Bound-constrained limited-memory BFGS (L-BFGS-B)."""
     x = box.project(start)
-    latest = {}
-
-    def remember(point: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = function(point)
-        latest[point.tobytes()] = (value, gradient)
-        return value, gradient
-
     history: list[float] = []
 
-    def after_step(point: np.ndarray) -> None:
-        value = latest[point.tobytes()][0] if point.tobytes() in latest else function(point)[0]
-        latest.clear()
-        history.append(value)
+    def after_step(intermediate_result: OptimizeResult) -> None:
+        history.append(float(intermediate_result.fun))
         if progress:
-            progress(len(history), value, point)
+            progress(len(history), history[-1], intermediate_result.x)
 
     first, gradient = function(x)
     if progress:
@@ -157,7 +148,7 @@ def quasi_newton(
     if not len(x) or box.certificate(x, gradient) <= tol:
         return Optimum(x, first, box.certificate(x, gradient), 0, "converged", (first,))
     result = minimize(
-        remember,
+        function,
         x,
         jac=True,
         method="L-BFGS-B",

@@ -16,7 +16,7 @@ import numpy as np
 from ggmtl.bilevel.hypergradient import HyperGradient, hypergradient
 from ggmtl.bilevel.inner import DEFAULT_SMOOTHING, InnerProblem, solve_inner
 from ggmtl.errors import InputError, ParameterError
-from ggmtl.runtime.kernels import one_blas_thread
+from ggmtl.runtime.machine import one_blas_thread
 from ggmtl.statistics.least_squares import LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
 

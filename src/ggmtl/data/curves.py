@@ -64,9 +64,7 @@ class Curves:
     def of_rows(cls, X: np.ndarray, weight: np.ndarray | None = None) -> Curves:
         """Curves of all features with enough values; `weight` is that of the rows."""
         weight = np.ones(len(X)) if weight is None else weight
-        counted = DistinctValues(X.shape[1])
-        counted.found = [_distinct(column, weight) for column in X.T]
-        return cls.of_values(counted)
+        return cls.of_values(DistinctValues([_distinct(column, weight) for column in X.T]))
 
     @classmethod
     def of_values(cls, counted: DistinctValues) -> Curves:
@@ -139,14 +137,19 @@ class Curves:
         return _on_line(spline, (x - low) / (high - low))
 
 
+@dataclass
 class DistinctValues:
     """Distinct values of every feature and their weights, of rows that come in pieces.
 
     Where a feature has very many, neighbouring values are merged, except the smallest and the largest.
     """
 
-    def __init__(self, n_features: int):
-        self.found = [(np.empty(0), np.empty(0))] * n_features
+    found: list[tuple[np.ndarray, np.ndarray]]
+
+    @classmethod
+    def none(cls, n_features: int) -> DistinctValues:
+        """No values yet."""
+        return cls([(np.empty(0), np.empty(0))] * n_features)
 
     def add(self, columns: Sequence[np.ndarray], weight: np.ndarray | None = None) -> None:
         """Count the rows, one array per feature, and a weight each."""
@@ -154,21 +157,9 @@ class DistinctValues:
             values, count = _distinct(column, np.ones(len(column)) if weight is None else weight)
             self._join(k, values, count)
 
-    def as_arrays(self) -> dict[str, np.ndarray]:
-        """Values and weights of feature k under the names ``"k 0"`` and ``"k 1"``."""
-        return {f"{k} {part}": entry[part] for k, entry in enumerate(self.found) for part in (0, 1)}
-
-    @classmethod
-    def of_arrays(cls, arrays: dict[str, np.ndarray]) -> DistinctValues:
-        """The inverse of :meth:`as_arrays`."""
-        out = cls(len(arrays) // 2)
-        out.found = [(arrays[f"{k} 0"], arrays[f"{k} 1"]) for k in range(len(out.found))]
-        return out
-
     def __add__(self, other: DistinctValues) -> DistinctValues:
         """The values of both."""
-        out = DistinctValues(len(self.found))
-        out.found = list(self.found)
+        out = DistinctValues(list(self.found))
         for k, (values, count) in enumerate(other.found):
             out._join(k, values, count)
         return out

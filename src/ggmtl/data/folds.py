@@ -57,14 +57,14 @@ def deal_holdout(data: TaskData, share: float, seed: int = 0, *, discrete: bool 
     return np.floor((rank + 1) * share + start) > np.floor(rank * share + start)
 
 
-def hash_folds(columns: Iterable[np.ndarray], n_rows: int, n_folds: int, seed: int = 0) -> np.ndarray:
+def hash_folds(columns: Iterable[np.ndarray], n_rows: int, n_folds: int) -> np.ndarray:
     """Fold of every row of a stream, shape (rows,): a hash of the row's own float64 bits, modulo `n_folds`.
 
     The fold depends on the row alone, so batches, files, machines and runs agree, and equal rows share a fold. Unlike
     `deal_folds` it cannot balance the folds of a task, because a stream never shows all rows of a task at once.
     """
     check_fold_number(n_folds)
-    return (_mix(_hash_bits(columns, n_rows, seed)[1]) % np.uint64(n_folds)).astype(np.int64)
+    return (_mix(_hash_bits(columns, n_rows)[1]) % np.uint64(n_folds)).astype(np.int64)
 
 
 def share_of_repetitions(tasks: np.ndarray, columns: Iterable[np.ndarray]) -> float:
@@ -78,9 +78,9 @@ def share_of_repetitions(tasks: np.ndarray, columns: Iterable[np.ndarray]) -> fl
     return float((varied[order] & ~_changes(tasks[order], keys[order])).mean())
 
 
-def _hash_bits(columns: Iterable[np.ndarray], n_rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def _hash_bits(columns: Iterable[np.ndarray], n_rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Hashes of the float64 bits of every row, without and with the last column."""
-    before = total = np.full(n_rows, _mix(np.array([seed % 2**64], dtype=np.uint64))[0])
+    before = total = np.full(n_rows, _mix(np.zeros(1, dtype=np.uint64))[0])
     for column in columns:
         before = total
         # Adding zero turns −0.0 into 0.0: equal numbers have equal bits.

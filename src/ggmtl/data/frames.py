@@ -10,6 +10,9 @@ import numpy as np
 
 from ggmtl.errors import InputError
 
+# Tables are made by the first of these that is installed, where the user's own library cannot be used.
+_LIBRARIES = ("pandas", "polars", "pyarrow", "modin", "cudf")
+
 
 def as_frame(values: Any, name: str, **options: Any) -> Any:
     """A table of any library as a narwhals frame; other values are returned unchanged. Repeated columns are refused."""
@@ -62,5 +65,6 @@ def frame_library(values: Any) -> str | None:
 
 def as_table(columns: dict[str, np.ndarray], library: str | None) -> Any:
     """A table of the library, else of pandas, polars or pyarrow, whichever is installed, else the dict itself."""
-    kind: Any = library or next((k for k in ("pandas", "polars", "pyarrow") if importlib.util.find_spec(k)), None)
+    usable = (k for k in (library, *_LIBRARIES) if k in _LIBRARIES and importlib.util.find_spec(k) is not None)
+    kind: Any = next(usable, None)
     return columns if kind is None else nw.from_dict(columns, backend=kind).to_native()

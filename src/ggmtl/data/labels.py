@@ -140,40 +140,23 @@ def locate_tasks(tasks: np.ndarray, labels: np.ndarray) -> np.ndarray:
         order = np.argsort(written)
         found = locate_tasks(written[order], labels.astype(str))
         return np.where(found >= 0, order[found], -1)
-    exact: Any = True
-    if _sort(tasks) == "number":
-        tasks = _widest(tasks)
-        labels, exact = _in_type_of(tasks, _widest(labels))
+    if _sort(tasks) == "number" and tasks.dtype != labels.dtype:
+        return _locate_numbers(tasks, labels)
     position = np.minimum(np.searchsorted(tasks, labels), len(tasks) - 1)
-    return np.where(exact & (tasks[position] == labels), position, -1)
+    return np.where(tasks[position] == labels, position, -1)
 
 
-def _widest(numbers: np.ndarray) -> np.ndarray:
-    """The numbers as float64, uint64 or int64, whichever holds all of their type."""
-    dtype = np.float64 if numbers.dtype.kind == "f" else np.uint64 if numbers.dtype == np.uint64 else np.int64
-    return numbers.astype(dtype, copy=False)
-
-
-def _in_type_of(tasks: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, Any]:
-    """The labels in the type of the tasks, and which of them this type represents exactly."""
-    if labels.dtype == tasks.dtype:
-        return labels, True
-    if labels.dtype.kind == "f":
-        large = np.abs(labels) >= _LARGEST_WHOLE
-        if large.any() and max(abs(int(tasks[0])), abs(int(tasks[-1]))) >= _LARGEST_WHOLE:
-            raise InputError(
-                f"The task labels are {labels.dtype} here and were {tasks.dtype} in fit: {labels[large][0].item()!r} "
-                f"may stand for several whole numbers. Pass them as {tasks.dtype}, or use text in both places."
-            )
-        exact = ~large & (np.floor(labels) == labels)
-        labels = np.where(exact, labels, 0.0).astype(np.int64)
-    elif tasks.dtype.kind == "f":
-        exact = labels.astype(np.float64) == labels.astype(object)
-        return labels.astype(np.float64), exact.astype(bool)
-    else:
-        exact = np.ones(len(labels), dtype=bool)
-    fits = labels >= 0 if tasks.dtype == np.uint64 else labels <= np.array(2**63 - 1, dtype=labels.dtype)
-    return labels.astype(tasks.dtype), exact & fits
+def _locate_numbers(tasks: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The same for numbers of two types. Python compares them exactly, and NumPy does not."""
+    large = labels[np.abs(labels) >= _LARGEST_WHOLE] if labels.dtype.kind == "f" else labels[:0]
+    if len(large) and tasks.dtype.kind != "f" and max(abs(int(tasks[0])), abs(int(tasks[-1]))) >= _LARGEST_WHOLE:
+        raise InputError(
+            f"The task labels are {labels.dtype} here and were {tasks.dtype} in fit: {large[0].item()!r} "
+            f"may stand for several whole numbers. Pass them as {tasks.dtype}, or use text in both places."
+        )
+    values, index = np.unique(labels, return_inverse=True)
+    place = {task: k for k, task in enumerate(tasks.tolist())}
+    return np.array([place.get(value, -1) for value in values.tolist()], dtype=np.int64)[index.reshape(-1)]
 
 
 def task_position(label: Any, tasks: np.ndarray) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import narwhals.stable.v1 as nw
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from ggmtl.data.frames import as_frame, is_missing, plain
 from ggmtl.data.labels import join_labels, locate_tasks, read_labels
@@ -159,3 +160,13 @@ def on_sphere(longitude: np.ndarray, latitude: np.ndarray) -> np.ndarray:
     longitude, latitude = np.radians(longitude), np.radians(latitude)
     level = np.cos(latitude)
     return np.column_stack([level * np.cos(longitude), level * np.sin(longitude), np.sin(latitude)])
+
+
+def spread_out(points: np.ndarray, number: int) -> list[int]:
+    """Greedy choice of points, each the farthest from those before it; the first is the nearest to zero."""
+    chosen = [int((points**2).sum(axis=1).argmin())]
+    distance = cdist(points, points[chosen]).ravel()
+    while len(chosen) < number:
+        chosen.append(int(distance.argmax()))
+        distance = np.minimum(distance, cdist(points, points[chosen[-1:]]).ravel())
+    return chosen

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from ggmtl.data.task_features import TaskFeatures, on_sphere
+from ggmtl.data.task_features import TaskFeatures, on_sphere, spread_out
 from ggmtl.errors import InputError, did_you_mean
 
 MAX_CATEGORIES = 100
@@ -127,7 +127,8 @@ class Surface:
         unit = float(np.sqrt(((points - origin) ** 2).sum(axis=1).mean()))
         if len(distinct) < 3 or not unit > 0:
             return None
-        landmarks = _spread_out((distinct - origin) / unit, min(_LANDMARKS, len(distinct)))
+        scaled = (distinct - origin) / unit
+        landmarks = scaled[spread_out(scaled, min(_LANDMARKS, len(distinct)))]
         # A length scale beyond the extent of the places makes no measurable difference.
         values, vectors = np.linalg.eigh(np.exp(-cdist(landmarks, landmarks) / _LENGTH))
         # Half of the tasks at most: with a function for every task, effects could not be distinguished from chance.
@@ -287,13 +288,3 @@ def _unwrapped(longitude: np.ndarray) -> np.ndarray:
     angle = np.radians(longitude)
     middle = np.degrees(np.arctan2(np.sin(angle).mean(), np.cos(angle).mean()))
     return (longitude - middle + 180.0) % 360.0 - 180.0 + middle
-
-
-def _spread_out(points: np.ndarray, number: int) -> np.ndarray:
-    """Greedy choice of points, each the farthest from those before it; the first is nearest the mean."""
-    chosen = [int((points**2).sum(axis=1).argmin())]
-    distance = cdist(points, points[chosen]).ravel()
-    while len(chosen) < number:
-        chosen.append(int(distance.argmax()))
-        distance = np.minimum(distance, cdist(points, points[chosen[-1:]]).ravel())
-    return points[chosen]

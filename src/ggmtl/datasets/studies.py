@@ -206,10 +206,7 @@ def load_parkinson(test_time: bool = False, path: str | Path | None = None, down
         tasks=subject,
         feature_names=names,
         groups=_visits(subject, numbers(found, columns, TIME)),
-        notes=(
-            "age and sex are constant within a task",
-            "rows of one visit (see groups) are near-duplicates",
-        ),
+        notes=("age and sex are constant within a task", "rows of one visit (see groups) are near-duplicates"),
     )
 
 

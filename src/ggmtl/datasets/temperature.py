@@ -10,6 +10,7 @@ import numpy as np
 
 from ggmtl.data.frames import as_table
 from ggmtl.data.task_data import TaskData
+from ggmtl.data.task_features import on_sphere, spread_out
 from ggmtl.datasets._files import DataFile, find_file, numbers, read_npz
 from ggmtl.datasets.splits import forecast_tasks
 from ggmtl.errors import InputError, ParameterError
@@ -35,11 +36,7 @@ logger = logging.getLogger("ggmtl")
 
 
 def load_tmy3(
-    n_stations: int = 109,
-    horizon: int = 8,
-    every: int = 1,
-    path: str | Path | None = None,
-    download: bool = False,
+    n_stations: int = 109, horizon: int = 8, every: int = 1, path: str | Path | None = None, download: bool = False
 ) -> TaskData:
     """Dry-bulb temperature (°C) `horizon` hours ahead from the last 30 hours: 109, 490 or 1,020 tasks.
 
@@ -86,32 +83,14 @@ def load_tmy3(
         )
     keep = np.arange(len(names))
     if path is None and n_stations == 490:
-        keep = np.sort(farthest_points(position, n_stations))
+        points = on_sphere(*position.T)
+        keep = np.sort(spread_out(points - points.mean(axis=0), n_stations))
     notes = _faults(series[keep], names[keep])
     if notes:
         logger.warning(
-            "TMY3: %d stations have faulty readings, kept as they are (see notes): %s, …",
-            len(notes),
-            notes[0],
+            "TMY3: %d stations have faulty readings, kept as they are (see notes): %s, …", len(notes), notes[0]
         )
     return forecast_tasks(series[keep], names[keep], LAGS, horizon, TRAIN_SHARE, every, position[keep], notes)
-
-
-def farthest_points(position: np.ndarray, count: int) -> np.ndarray:
-    """Greedy choice of `count` places on the sphere, each the farthest from those chosen before it.
-
-    It starts with the place nearest the mean of all. `position` holds longitude and latitude in degrees.
-    """
-    longitude, latitude = np.radians(position.T)
-    points = np.column_stack(
-        [np.cos(latitude) * np.cos(longitude), np.cos(latitude) * np.sin(longitude), np.sin(latitude)]
-    )
-    chosen = [int(np.linalg.norm(points - points.mean(axis=0), axis=1).argmin())]
-    distance = np.linalg.norm(points - points[chosen[0]], axis=1)
-    while len(chosen) < count:
-        chosen.append(int(distance.argmax()))
-        distance = np.minimum(distance, np.linalg.norm(points - points[chosen[-1]], axis=1))
-    return np.array(chosen)
 
 
 def _faults(series: np.ndarray, names: np.ndarray) -> tuple[str, ...]:

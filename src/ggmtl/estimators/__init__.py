@@ -9,11 +9,10 @@ In: what users pass to ``fit`` and ``predict``. Out: fitted attributes in the us
 ``state_estimator``   ``summary``, ``coefficients``, ``effect``, ``save``, ``add_task``, from the fitted state
 ``base``              the base class, also of the baselines: reading, scaling, attributes, prediction
 ``parameters``        which values and combinations are allowed; parameters → ``Settings``
-``learning``          one fit: memory, device, checkpoint, search, warnings
-``growing``           more rows, more tasks
-``model_file``        the model file: what is in it (``file_levels``; ``file_parts``: what only some models have)
-``file_arrays``       which arrays a model file may have: shapes and bounds
-``file_format``       how a model file is written: JSON and arrays, no pickle
+``learning``          one fit: memory, device, checkpoint, search, warnings; then more rows and tasks
+``model_file``        the model file: a state with its levels as plain data and arrays, and back
+``file_parts``        what only some models have in it: task features, curves, intervals, classes and counts
+``file_format``       plain forms of values, and which arrays a file may have: shapes and bounds; no pickle
 ====================  ===================================================================
 """
 

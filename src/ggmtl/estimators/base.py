@@ -31,7 +31,7 @@ from ggmtl.errors import (
     warn_user,
 )
 from ggmtl.graph.task_graph import TaskGraph
-from ggmtl.runtime.kernels import one_blas_thread
+from ggmtl.runtime.machine import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 from ggmtl.statistics.scaling import Scaling
 from ggmtl.statistics.task_statistics import TaskStatistics
@@ -148,14 +148,17 @@ class TaskEstimator(BaseEstimator):
         self, X: Any, y: Any, tasks: Any, sample_weight: Any, groups: Any
     ) -> tuple[TaskData, np.ndarray | None, InputForm]:
         """Rows, the fold of each (None without folds), and the form in which they were given."""
-        data = read_training(
-            X, y, tasks, task=self.task, sample_weight=sample_weight, groups=groups, estimator=type(self).__name__
-        )
+        data = self._read_data(X, y, tasks, sample_weight, groups)
         folds, scored_from = deal_rows(data, self._held_out(data), seed_of(self.random_state))
         form = replace(InputForm.of_rows(X, y, tasks, self.task, data), scored_from=scored_from)
         if folds is not None and data.groups is not None:
             form = replace(form, group_folds=dict(zip(group_labels(data.groups), folds.tolist())))
         return data, folds, form
+
+    def _read_data(self, X: Any, y: Any, tasks: Any, sample_weight: Any, groups: Any) -> TaskData:
+        return read_training(
+            X, y, tasks, task=self.task, sample_weight=sample_weight, groups=groups, estimator=type(self).__name__
+        )
 
     def _held_out(self, data: TaskData) -> Any:
         """How rows are held out: the parameter `validation`, unless an estimator has a rule of its own."""

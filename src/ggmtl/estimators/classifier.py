@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -186,27 +185,12 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
             raise InputError(f"y must hold {self.classes_.tolist()}. Got {got!r} instead.")
         return position.astype(np.float64)
 
-    def coefficients(self) -> Any:
-        """All coefficients of the log odds with their standard errors, as :meth:`GGMTLRegressor.coefficients`."""
-        self._needs_two_classes("coefficients")
-        return super().coefficients()
-
-    def summary(self) -> str:
-        """What was found, in words."""
-        self._needs_two_classes("summary")
-        return super().summary()
-
-    def save(self, path: str | Path, keep_statistics: bool = False) -> None:
-        """Write the model to one small file that holds data only; :func:`ggmtl.load_model` reads it."""
-        self._needs_two_classes("save")
-        super().save(path, keep_statistics)
-
-    def _needs_two_classes(self, what: str) -> None:
+    def _check_fitted(self, method: str) -> None:
         check_is_fitted(self, "classes_")
         if len(self.classes_) > 2:
             raise UnavailableError(
-                f"{what} is available for two classes. Got {len(self.classes_)} instead: ask one of estimators_, which "
-                "tells one class from the rest."
+                f"{method} is available for two classes. Got {len(self.classes_)} instead: ask one of estimators_, "
+                "which tells one class from the rest."
             )
 
     def fit_statistics(self, statistics: Any):
@@ -234,7 +218,7 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
         coverage : float
             Share of the true probabilities that should lie in their intervals, between 0 and 1.
         """
-        self._needs_two_classes("predict_interval")
+        self._check_fitted("predict_interval")
         check_share("coverage", coverage)
         return probability_intervals(self, X, tasks, coverage, unseen)
 

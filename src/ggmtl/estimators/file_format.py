@@ -1,166 +1,40 @@
-"""Plain data and arrays ↔ one compact file, and the plain form of parameters and labels.
+"""Plain forms of values and arrays in a model file, and which of them a fit can give.
 
-    magic (8) | version u32 | header length u32 | file size u64 | sha256 of what follows (32) | header | arrays
-
-All numbers are little-endian. The header is JSON: plain data, and for every array its type, shape and place. Arrays are
-stored byte plane by byte plane, compressed. Nothing in a file is executed; undeclared bytes are not read.
+Every array that is read is checked against a table of shapes and bounds before anything is made of it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
-import struct
-import zlib
-from pathlib import Path, PurePath
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 
-from ggmtl.errors import ModelFileError, ParameterError
+from ggmtl.errors import ParameterError
 from ggmtl.graph.candidates import KNN, Candidates, Complete, Coordinates, Pairs
-from ggmtl.runtime.files import write_whole
 
-MAGIC = b"\x89GGMTL\r\n"
-VERSION = 1
-_PREFIX = struct.Struct("<8sIIQ32s")
-_MAX_HEADER = 1 << 26
-# No zlib stream grows by more than this factor, so a larger declared size must be wrong.
-_MAX_GROWTH = 1100
 _RULES = {rule.__name__: rule for rule in (KNN, Complete, Coordinates, Pairs)}
 # Half the largest float32, since rounding may double a value's last power of two, and the smallest normal one.
 _LARGEST_SINGLE, _SMALLEST_SINGLE = 1.7e38, 1.2e-38
-_TYPES = ("<f8", "<f4", "<i8", "<i4", "<i2", "|i1", "<u8", "<u4", "<u2", "|u1", "|b1")
-
-
-def write_file(path: str | Path, content: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Write plain data and arrays; the file appears whole or not at all."""
-    table, chunks, offset = {}, [], 0
-    for name, array in arrays.items():
-        stored = _compress(array)
-        table[name] = {
-            "dtype": _type_of(array),
-            "shape": list(array.shape),
-            "offset": offset,
-            "stored": len(stored),
-        }
-        chunks.append(stored)
-        offset += len(stored)
-    header = json.dumps({"content": content, "arrays": table}, allow_nan=False, separators=(",", ":")).encode()
-    if len(header) > _MAX_HEADER:
-        raise ModelFileError(f"The header would take {len(header):,} bytes; at most {_MAX_HEADER:,} are allowed.")
-    body = b"".join([header, *chunks])
-    prefix = _PREFIX.pack(MAGIC, VERSION, len(header), _PREFIX.size + len(body), hashlib.sha256(body).digest())
-    write_whole(path, prefix + body)
-
-
-def read_file(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read plain data and arrays, or raise an error that describes the damage."""
-    try:
-        raw = Path(path).read_bytes()
-    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror}.") from error
-    header, payload = _split(raw, path)
-    try:
-        parsed = json.loads(header.decode("utf-8"), parse_constant=_refuse_constant)
-        content, table = parsed["content"], parsed["arrays"]
-        if not isinstance(content, dict) or not isinstance(table, dict):
-            raise ValueError("its parts are not tables")
-        _check_places(table, payload)
-        return content, {str(name): _expand(entry, payload) for name, entry in table.items()}
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        OverflowError,
-        RecursionError,
-        zlib.error,
-        MemoryError,
-    ) as error:
-        raise ModelFileError(f"{path} is damaged: its header does not describe its content ({error}).") from error
-
-
-def _split(raw: bytes, path: str | Path) -> tuple[bytes, memoryview]:
-    if raw[: len(MAGIC)] != MAGIC[: len(raw)] or not raw:
-        raise ModelFileError(f"{path} is not a ggmtl model file.")
-    if len(raw) < _PREFIX.size:
-        raise ModelFileError(f"{path} is truncated: it has {len(raw)} bytes.")
-    _, version, header_size, size, digest = _PREFIX.unpack_from(raw)
-    if version > VERSION:
-        raise ModelFileError(
-            f"{path} was written in format {version}; this version of ggmtl reads up to {VERSION}. "
-            "Upgrade with: pip install --upgrade ggmtl"
-        )
-    if len(raw) != size:
-        kind = "truncated" if len(raw) < size else "longer than declared"
-        raise ModelFileError(f"{path} is {kind}: {size:,} bytes were written and {len(raw):,} are there.")
-    if header_size > min(_MAX_HEADER, size - _PREFIX.size):
-        raise ModelFileError(f"{path} is damaged: it declares a header of {header_size:,} bytes.")
-    body = memoryview(raw)[_PREFIX.size :]
-    if version < 1 or hashlib.sha256(body).digest() != digest:
-        raise ModelFileError(f"{path} is damaged: its checksum does not match. Save or copy the model again.")
-    return bytes(body[:header_size]), body[header_size:]
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number")
-
-
-def _type_of(array: np.ndarray) -> str:
-    name = array.dtype.newbyteorder("<").str
-    if name not in _TYPES:
-        raise ModelFileError(f"Arrays of type {array.dtype} cannot be stored.")
-    return name
-
-
-def _compress(array: np.ndarray) -> bytes:
-    plain = np.ascontiguousarray(array, dtype=_type_of(array))
-    planes = plain.reshape(-1).view(np.uint8).reshape(-1, plain.dtype.itemsize).T
-    return zlib.compress(np.ascontiguousarray(planes).tobytes(), 6)
-
-
-def _check_places(table: dict[str, Any], payload: memoryview) -> None:
-    """Refuse arrays that do not lie one after the other, or that no stream of their length can hold.
-
-    So all arrays together take at most ``_MAX_GROWTH`` times the length of the file, and no byte is read twice.
-    """
-    for entry in table.values():
-        if entry["dtype"] not in _TYPES:
-            raise ValueError(f"array type {entry['dtype']!r} is unknown")
-        numbers = [*entry["shape"], entry["offset"], entry["stored"]]
-        whole = all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers)
-        if len(entry["shape"]) > 8 or not whole:
-            raise ValueError("sizes must be whole numbers")
-        if _size_of(entry) > _MAX_GROWTH * entry["stored"] + 64:
-            raise ValueError("an array does not fit into the file")
-    end = 0
-    for entry in sorted(table.values(), key=lambda entry: entry["offset"]):
-        if entry["offset"] != end:
-            raise ValueError("arrays overlap, or leave gaps")
-        end += entry["stored"]
-    if end != len(payload):
-        raise ValueError("the arrays do not fill the file")
-
-
-def _size_of(entry: dict[str, Any]) -> int:
-    """Bytes of an array in memory."""
-    return math.prod(entry["shape"]) * np.dtype(entry["dtype"]).itemsize
-
-
-def _expand(entry: dict[str, Any], payload: memoryview) -> np.ndarray:
-    kind, shape, offset, stored = entry["dtype"], entry["shape"], entry["offset"], entry["stored"]
-    size = _size_of(entry)
-    decoder = zlib.decompressobj()
-    plain = decoder.decompress(payload[offset : offset + stored], size + 1)
-    if len(plain) != size or not decoder.eof or decoder.unused_data:
-        raise ValueError("an array has not the size declared")
-    planes = np.frombuffer(plain, np.uint8).reshape(np.dtype(kind).itemsize, -1)
-    return np.ascontiguousarray(planes.T).reshape(-1).view(kind).reshape(shape)
-
-
-# ---------------------------------------------------------------------- plain forms of values
+Arrays = dict[str, np.ndarray]
+# The squares of larger values overflow.
+_LARGEST = 1e154
+# Fields of a fit that are not arrays, and their types.
+FIT_VALUES: dict[str, type] = {
+    "name": str,
+    "value": float,
+    "iterations": int,
+    "status": str,
+    "certificate": float,
+    "history": tuple,
+    "supported": bool,
+}
+_PATH = {"level", "n_edges", "n_components", "error", "standard_error", "criterion", "chosen"}
+_LARGEST_WHOLE = 2**63 - 1
 
 
 def encode(value: Any, name: str) -> Any:
@@ -264,3 +138,183 @@ def round_mantissa(values: np.ndarray, bits: int = 12) -> np.ndarray:
     finite = np.isfinite(values)
     rounded = ((whole + half) >> drop) << drop
     return np.where(finite, rounded, whole).astype(np.uint32).view(np.float32)
+
+
+def fit_values(plain: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a fit that are not arrays; a ValueError where one has another type."""
+    values = {name: decode(plain[name]) for name in FIT_VALUES}
+    wrong = [name for name, kind in FIT_VALUES.items() if not is_kind(values[name], kind)]
+    if wrong or not all(is_kind(value, float) for value in values["history"]):
+        raise ValueError(f"{(wrong or ['history'])[0]} of a fit is of another type than it can be")
+    return values
+
+
+def path_rows(rows: Any, n_levels: int) -> list[dict[str, Any]]:
+    """The rows of ``path_``, or a ValueError. Those of earlier versions have no weight."""
+    kinds = {"level": str, "chosen": bool}
+    if not isinstance(rows, list) or len(rows) != n_levels:
+        raise ValueError("path_ has another number of rows than there are levels")
+    for row in rows:
+        if not isinstance(row, dict) or not row.keys() >= _PATH or not row.keys() <= _PATH | {"weight"}:
+            raise ValueError("path_ is no table of levels")
+        for name, value in row.items():
+            if not (is_kind(value, kinds.get(name, float)) or (value is None and name not in kinds)):
+                raise ValueError(f"{name} of a level is {value!r}")
+        if not all(is_kind(row[name], int) and row[name] >= 0 for name in ("n_edges", "n_components")):
+            raise ValueError("path_ has a number of edges or components that is none")
+    return rows
+
+
+def is_kind(value: Any, kind: type) -> bool:
+    """Whether a value is of a kind; whole numbers are numbers, and truth values are not."""
+    kinds = (int, float) if kind is float else kind
+    if isinstance(value, int) and abs(value) > _LARGEST_WHOLE:
+        return False
+    return isinstance(value, kinds) and (kind is bool or not isinstance(value, bool))
+
+
+# ---------------------------------------------------------------------- arrays
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayRule:
+    """What an array may be.
+
+    Parameters
+    ----------
+    shape : str
+        One word per dimension. A number is a length; equal letters are equal lengths, in all arrays of a file.
+    kind : str
+        Letters of NumPy's kinds of types.
+    least, above, most : float
+        Bounds of floating-point values: least ≤ value, above < value, |value| < most.
+    also : callable, optional
+        Which values are allowed beyond the bounds.
+    """
+
+    shape: str
+    kind: str = "f"
+    least: float = -np.inf
+    above: float = -np.inf
+    most: float = _LARGEST
+    also: Callable[[np.ndarray], np.ndarray] | None = None
+
+
+def _not_finite(values: np.ndarray) -> np.ndarray:
+    return ~np.isfinite(values)
+
+
+# n tasks, n+1 with one more that is new, d features, c columns (features and curves), p coefficients of a task, s of
+# them shown to users, l levels, o = c + 1 and z = c + 2 columns of sums; "half_p" entries are those on and above the
+# diagonal of a p × p matrix. All other letters take the length that the file gives them first.
+_ARRAYS = {
+    # The level whose graph is shown, and the averaged ones.
+    "coefficients": ArrayRule("n p"),
+    "coupling": ArrayRule("p", least=0),
+    # An infinite strength of the shared model leaves no deviations: one model for all.
+    "hub": ArrayRule("p", least=0, also=np.isposinf),
+    "precisions": ArrayRule("n", above=0),
+    "constant": ArrayRule("p", kind="bif"),
+    "edges": ArrayRule("m 2", kind="i"),
+    "edge_values": ArrayRule("m", least=0),
+    "graph.shown": ArrayRule("m", kind="b"),
+    "level[0-9]*.coefficients": ArrayRule("n p"),
+    "level[0-9]*.hub": ArrayRule("p", least=0, also=np.isposinf),
+    "level[0-9]*.precisions": ArrayRule("n", above=0),
+    "level[0-9]*.precision": ArrayRule("p p"),
+    # Held-out errors. Losses by level, and the variance of their gains between folds.
+    "errors.squared": ArrayRule("l k n", least=0),
+    "errors.count": ArrayRule("k n", least=0),
+    "average.squared": ArrayRule("a n", least=0),
+    "losses.*": ArrayRule("n", least=0),
+    "fold_variance.*": ArrayRule("1", least=0),
+    # Units, standard errors and intervals.
+    "center": ArrayRule("c"),
+    "scale": ArrayRule("c", above=0, most=np.inf),
+    "standard_errors": ArrayRule("n s", least=0, also=_not_finite),
+    "noise_ratios": ArrayRule("n", above=0),
+    "interval.factor": ArrayRule("n+1", above=0),
+    "interval.freedom": ArrayRule("n+1", above=2),
+    "interval.deviation": ArrayRule("n+1", above=0),
+    # Curves and task features.
+    "curves.features": ArrayRule("f", kind="i"),
+    "curves.knots": ArrayRule("f 4"),
+    "curves.coefficients": ArrayRule("f 6 3"),
+    "curves.slopes": ArrayRule("f 3"),
+    "curves.means": ArrayRule("f"),
+    "known.effects": ArrayRule("q p"),
+    "known.strength": ArrayRule("q p", above=0),
+    "known.[0-9]*": ArrayRule("n", kind="fi", also=np.isnan),
+    "surface.origin": ArrayRule("w"),
+    "surface.landmarks": ArrayRule("g w"),
+    "surface.basis": ArrayRule("g h"),
+    "surface.center": ArrayRule("h"),
+    # Sums of rows.
+    "cross": ArrayRule("x n half_z", most=np.inf),
+    "origin": ArrayRule("o"),
+    # Classes and counts, and their rows.
+    "level [0-9]*.new_task": ArrayRule("p p"),
+    "level [0-9]*.ridge": ArrayRule("p"),
+    "covariance": ArrayRule("n half_p"),
+    "common": ArrayRule("p p"),
+    "information": ArrayRule("p"),
+    "count": ArrayRule("n", kind="fi"),
+    "null": ArrayRule("n", least=0),
+    "limits": ArrayRule("2 p"),
+    "scores.groups": ArrayRule("y 4", also=_not_finite),
+    # A task whose held-out rows have one class has no AUC.
+    "scores.*": ArrayRule("n", also=_not_finite),
+    "rows.design": ArrayRule("r p"),
+    "rows.task": ArrayRule("r", kind="i"),
+    "rows.folds": ArrayRule("r", kind="i"),
+    "rows.*": ArrayRule("r"),
+}
+
+
+def check_arrays(arrays: Arrays, lengths: Mapping[str, int]) -> None:
+    """Refuse arrays of another shape or kind than the table has, and values that no fit can give."""
+    known = dict(lengths)
+    for name, array in arrays.items():
+        rule = next((rule for pattern, rule in _ARRAYS.items() if fnmatchcase(name, pattern)), None)
+        if rule is None:
+            continue
+        words = rule.shape.split()
+        wanted = [int(word) if word.isdigit() else known.get(word, size) for word, size in zip(words, array.shape)]
+        if array.ndim != len(words) or list(array.shape) != wanted:
+            raise ValueError(f"{name} has shape {array.shape}, not {tuple(wanted)}")
+        known |= {word: size for word, size in zip(words, array.shape) if not word.isdigit()}
+        if array.dtype.kind not in rule.kind:
+            raise ValueError(f"{name} holds values of type {array.dtype}")
+        if array.dtype.kind == "f" and not _allowed(array, rule).all():
+            raise ValueError(f"{name} has an entry that no fit can give")
+
+
+def _allowed(array: np.ndarray, rule: ArrayRule) -> np.ndarray:
+    values = array.astype(np.float64, copy=False)
+    inside = (values >= rule.least) & (values > rule.above) & (np.abs(values) < rule.most)
+    return inside if rule.also is None else inside | rule.also(values)
+
+
+def packed(prefix: str, record: object, names: tuple[str, ...]) -> Arrays:
+    """Fields of a record as arrays under a prefix; those that are None are left out."""
+    values = {name: getattr(record, name) for name in names}
+    return {f"{prefix}{name}": value for name, value in values.items() if value is not None}
+
+
+def under(prefix: str, arrays: Arrays) -> Arrays:
+    """The arrays whose names begin with the prefix, without it."""
+    return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
+
+
+def upper(matrices: np.ndarray) -> np.ndarray:
+    """Entries on and above the diagonal of symmetric matrices, shape (…, half)."""
+    rows, columns = np.triu_indices(matrices.shape[-1])
+    return np.ascontiguousarray(matrices[..., rows, columns])
+
+
+def symmetric(entries: np.ndarray, size: int) -> np.ndarray:
+    """The inverse of :func:`upper`."""
+    rows, columns = np.triu_indices(size)
+    out = np.empty((*entries.shape[:-1], size, size))
+    out[..., rows, columns] = out[..., columns, rows] = entries
+    return out

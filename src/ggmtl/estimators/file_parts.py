@@ -14,8 +14,7 @@ from ggmtl.bilevel.level import TaskMeans
 from ggmtl.data.curves import Curves
 from ggmtl.data.task_features import TaskFeatures
 from ggmtl.data.task_terms import Category, KnownTasks, Number, Surface, Term
-from ggmtl.estimators.file_arrays import Arrays, packed, symmetric, under, upper
-from ggmtl.estimators.file_format import decode, encode, round_mantissa
+from ggmtl.estimators.file_format import Arrays, decode, encode, packed, round_mantissa, symmetric, under, upper
 from ggmtl.fit.family import Family
 from ggmtl.fit.outcome_scores import OutcomeScores
 from ggmtl.fit.outcomes import OutcomeFamily
@@ -29,18 +28,6 @@ _CURVES = tuple(field.name for field in fields(Curves))
 _SURFACE = ("origin", "landmarks", "basis", "center")
 _ROWS = ("design", "target", "offset", "weight", "task")
 _SCORES = ("total", "amount", "observed", "expected", "count", "groups", "task_auc")
-# Fields of a fit that are not arrays, and their types.
-FIT_VALUES: dict[str, type] = {
-    "name": str,
-    "value": float,
-    "iterations": int,
-    "status": str,
-    "certificate": float,
-    "history": tuple,
-    "supported": bool,
-}
-_PATH = {"level", "n_edges", "n_components", "error", "standard_error", "criterion", "chosen"}
-_LARGEST_WHOLE = 2**63 - 1
 
 
 def pack_known(known: KnownTasks, means: TaskMeans | None, arrays: Arrays) -> dict[str, Any]:
@@ -112,39 +99,6 @@ def _unpack_term(term: dict[str, Any], columns: dict[str, np.ndarray], arrays: A
 def _check_kind(name: str, columns: dict[str, np.ndarray], kind: str) -> None:
     if columns[name].dtype.kind != kind:
         raise ValueError(f"column {name!r} of the task features holds values of type {columns[name].dtype}")
-
-
-def fit_values(plain: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a fit that are not arrays; a ValueError where one has another type."""
-    values = {name: decode(plain[name]) for name in FIT_VALUES}
-    wrong = [name for name, kind in FIT_VALUES.items() if not _is_kind(values[name], kind)]
-    if wrong or not all(_is_kind(value, float) for value in values["history"]):
-        raise ValueError(f"{(wrong or ['history'])[0]} of a fit is of another type than it can be")
-    return values
-
-
-def path_rows(rows: Any, n_levels: int) -> list[dict[str, Any]]:
-    """The rows of ``path_``, or a ValueError. Those of earlier versions have no weight."""
-    kinds = {"level": str, "chosen": bool}
-    if not isinstance(rows, list) or len(rows) != n_levels:
-        raise ValueError("path_ has another number of rows than there are levels")
-    for row in rows:
-        if not isinstance(row, dict) or not row.keys() >= _PATH or not row.keys() <= _PATH | {"weight"}:
-            raise ValueError("path_ is no table of levels")
-        for name, value in row.items():
-            if not (_is_kind(value, kinds.get(name, float)) or (value is None and name not in kinds)):
-                raise ValueError(f"{name} of a level is {value!r}")
-        if not all(_is_kind(row[name], int) and row[name] >= 0 for name in ("n_edges", "n_components")):
-            raise ValueError("path_ has a number of edges or components that is none")
-    return rows
-
-
-def _is_kind(value: Any, kind: type) -> bool:
-    """Whether a value is of a kind; whole numbers are numbers, and truth values are not."""
-    kinds = (int, float) if kind is float else kind
-    if isinstance(value, int) and abs(value) > _LARGEST_WHOLE:
-        return False
-    return isinstance(value, kinds) and (kind is bool or not isinstance(value, bool))
 
 
 def pack_curves(curves: Curves) -> Arrays:

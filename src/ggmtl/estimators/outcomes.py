@@ -21,12 +21,9 @@ from ggmtl.data.columns import read_numbers
 from ggmtl.data.folds import deal_rows, seed_of
 from ggmtl.data.frames import from_tensor, series_to_numpy
 from ggmtl.data.labels import locate_tasks, read_labels
-from ggmtl.data.reading import read_training
 from ggmtl.data.task_data import InputForm, TaskData
 from ggmtl.errors import InputError, InputTypeError, ParameterError, UnavailableError, check_choice
-from ggmtl.estimators.file_format import read_file, write_file
-from ggmtl.estimators.growing import new_label, read_one_task
-from ggmtl.estimators.learning import fingerprint
+from ggmtl.estimators.learning import fingerprint, new_label, read_one_task
 from ggmtl.estimators.parameters import check_parameters, criterion_used, settings_of
 from ggmtl.fit.family import Family
 from ggmtl.fit.outcomes import OutcomeFamily, OutcomeFold, fit_outcomes
@@ -36,7 +33,7 @@ from ggmtl.inference.growth import with_outcome_task
 from ggmtl.losses.rowwise import LOSSES
 from ggmtl.losses.task_rows import FoldedRows, TaskRows, row_quadratics, sorted_rows
 from ggmtl.runtime.journal import Journal, open_journal, verbose_logging
-from ggmtl.runtime.kernels import one_blas_thread
+from ggmtl.runtime.machine import one_blas_thread
 from ggmtl.statistics.scaling import Scaling
 from ggmtl.statistics.task_statistics import TaskStatistics
 
@@ -50,31 +47,31 @@ class OutcomeRows:
 
     Parameters
     ----------
-    rows : TaskRows
-        Scaled, sorted by task.
-    folds : array of int, optional
-        Fold of every row; None where none is held out. Folds are held out from `form.scored_from` on.
+    folded : FoldedRows
+        Scaled, sorted by task, and the folds that are held out.
     task_names : array of shape (n,)
     features : tuple of str
     form : InputForm
     scaling : Scaling
     """
 
-    rows: TaskRows
-    folds: np.ndarray | None
+    folded: FoldedRows
     task_names: np.ndarray
     features: tuple[str, ...]
     form: InputForm
     scaling: Scaling
+
+    @property
+    def rows(self) -> TaskRows:
+        """All rows."""
+        return self.folded.rows
 
 
 def read_outcomes(
     model: Any, X: Any, y: Any, tasks: Any, sample_weight: Any, groups: Any, exposure: Any = None
 ) -> OutcomeRows:
     """The rows given to an estimator whose loss is not squared."""
-    data = read_training(
-        X, y, tasks, task=model.task, sample_weight=sample_weight, groups=groups, estimator=type(model).__name__
-    )
+    data = model._read_data(X, y, tasks, sample_weight, groups)
     form = InputForm.of_rows(X, y, tasks, model.task, data)
     if form.target_is_matrix:
         raise InputError(
@@ -92,8 +89,7 @@ def read_outcomes(
         scaling.design_rows(data.X), data.y, data.task_index, len(data.task_names), offset, data.sample_weight
     )
     return OutcomeRows(
-        rows,
-        None if folds is None else folds[order],
+        FoldedRows(rows, None if folds is None else folds[order], scored_from),
         data.task_names,
         tuple(statistics.feature_names),
         replace(form, scored_from=scored_from),
@@ -116,8 +112,8 @@ def learn_outcomes(
             LOSSES[model.loss],
             settings,
             given.task_names,
-            given.folds,
-            given.form.scored_from,
+            given.folded.folds,
+            given.folded.first_scored,
             n_jobs=model.n_jobs,
             journal=journal,
         )
@@ -128,12 +124,12 @@ def _journal(model: Any, read: OutcomeRows) -> Journal:
     """What an interrupted fit of the same rows has left in the checkpoint; a journal in memory without one."""
     if model.checkpoint is None:
         return Journal()
-    rows, names = read.rows, read.task_names
-    parts = [rows] if read.folds is None else [rows.take(read.folds == k) for k in range(int(read.folds.max()) + 1)]
+    rows, folds, names = read.rows, read.folded.folds, read.task_names
+    parts = [rows] if folds is None else [read.folded.part(k) for k in range(int(folds.max()) + 1)]
     nothing = np.zeros((rows.n_tasks, rows.n_features))
     sums = [part.working_sums(LOSSES["squared"], nothing) for part in parts]
     mark = fingerprint(model, names, read.features, sums, read.scaling, read.form.scored_from)
-    return open_journal(model.checkpoint, mark, (GraphFit, OutcomeLevel, OutcomeFold), read_file, write_file)
+    return open_journal(model.checkpoint, mark, (GraphFit, OutcomeLevel, OutcomeFold))
 
 
 def state_of_outcome(outcome: OutcomeFamily, read: OutcomeRows, settings: Settings) -> FittedState:
@@ -150,8 +146,7 @@ def state_of_outcome(outcome: OutcomeFamily, read: OutcomeRows, settings: Settin
         "count": read.rows.count,
     }
     graph, path = family.graph(names, settings.slopes), family.table(1.0, settings.slopes)
-    rows = FoldedRows(read.rows, read.folds, read.form.scored_from)
-    fields = {"given": given, "outcome": outcome, "outcome_rows": rows}
+    fields = {"given": given, "outcome": outcome, "outcome_rows": read.folded}
     return FittedState(names, read.features, read.form, scaling, settings, family, graph, path, None, **fields)
 
 

@@ -15,7 +15,7 @@ from ggmtl.data.frames import as_table
 from ggmtl.data.labels import task_position
 from ggmtl.errors import ParameterError, check_share
 from ggmtl.estimators.base import LearnedModels, TaskEstimator, all_or_nothing
-from ggmtl.estimators.growing import one_more_task
+from ggmtl.estimators.learning import one_more_task
 from ggmtl.estimators.model_file import write_model
 from ggmtl.estimators.outcomes import one_more_outcome
 from ggmtl.evidence.level_value import LevelEvidence
@@ -24,7 +24,7 @@ from ggmtl.graph.candidates import Candidates
 from ggmtl.inference.uncertainty import effect_of, evidence_of, standard_errors
 from ggmtl.inspection.summary.collect import summarize
 from ggmtl.inspection.summary.words import describe, notebook_html
-from ggmtl.runtime.kernels import one_blas_thread
+from ggmtl.runtime.machine import one_blas_thread
 from ggmtl.runtime.sizes import SIZES, Sizes
 
 
@@ -55,6 +55,10 @@ class StateEstimator(TaskEstimator):
 
     # Numbers of tasks that decide between methods. Not a parameter: results agree, only time and memory differ.
     sizes: ClassVar[Sizes] = SIZES
+
+    def _check_fitted(self, method: str) -> None:
+        """Refuse a method of which nothing can be said yet."""
+        check_is_fitted(self, "coef_")
 
     def _fitted_loss(self) -> str:
         """The loss that the models were fitted with; the parameter may have changed since."""
@@ -111,7 +115,7 @@ class StateEstimator(TaskEstimator):
         return self._show(one_more_outcome(self, name, X, y, exposure))
 
     def coefficients(self) -> Any:
-        """All coefficients with their standard errors, in the units of the data, as a tidy table.
+        """All coefficients, for classes those of the log odds, and their standard errors, in the units of the data.
 
         The standard errors take the graph and the strengths as given. Their uncertainty is left out, so intervals of
         two standard errors cover the true value slightly less often than 95 % of the time.
@@ -120,7 +124,7 @@ class StateEstimator(TaskEstimator):
         ``"(intercept)"``. The table is of the kind given to ``fit``, else of pandas or polars, whichever is
         installed, else a dict of arrays.
         """
-        check_is_fitted(self, "coef_")
+        self._check_fitted("coefficients")
         return as_table(coefficient_columns(self), self._form.table_kind)
 
     def conf_int(self, level: float = 0.95) -> Any:
@@ -134,12 +138,12 @@ class StateEstimator(TaskEstimator):
         level : float
             Share of the intervals that should cover the true value, between 0 and 1.
         """
-        check_is_fitted(self, "coef_")
+        self._check_fitted("conf_int")
         return as_table(interval_columns(self, level), self._form.table_kind)
 
     def path_table(self) -> Any:
         """``path_`` as a table: one row per level, in the order in which they were considered."""
-        check_is_fitted(self, "coef_")
+        self._check_fitted("path_table")
         return as_table(path_columns(self.path_), self._form.table_kind)
 
     def effect(self, feature: str | int, grid: Any = None, task: Any = None) -> Any:
@@ -175,7 +179,7 @@ class StateEstimator(TaskEstimator):
         >>> np.round(np.diff(table["effect"]), 1).tolist()
         [-2.0]
         """
-        check_is_fitted(self, "coef_")
+        self._check_fitted("effect")
         position = feature_position(feature, self.feature_names_)
         values = self.scaling_.default_grid(position) if grid is None else read_grid(grid)
         place = None if task is None else task_position(task, self.tasks_)
@@ -186,7 +190,7 @@ class StateEstimator(TaskEstimator):
 
     def summary(self) -> str:
         """What was found, in words."""
-        check_is_fitted(self, "coef_")
+        self._check_fitted("summary")
         return describe(summarize(self))
 
     def _html_repr(self) -> str:
@@ -224,7 +228,7 @@ class StateEstimator(TaskEstimator):
         >>> found.standard_error, found.gain > 3
         (0.0, True)
         """
-        check_is_fitted(self, "coef_")
+        self._check_fitted("evidence")
         return evidence_of(self.state_, n_probes, int(self.random_state or 0))
 
     def save(self, path: str | Path, keep_statistics: bool = False) -> None:
@@ -237,7 +241,7 @@ class StateEstimator(TaskEstimator):
             Also store the statistics of the rows, which ``partial_fit``, standard deviations of predictions,
             explanations of edges and ``evidence`` need. For classes and counts these are the rows themselves.
         """
-        check_is_fitted(self, "coef_")
+        self._check_fitted("save")
         write_model(path, self.get_params(deep=False), self.state_, keep_statistics)
 
 

@@ -15,8 +15,7 @@ from ggmtl.data.task_data import InputForm, TaskData
 from ggmtl.data.task_features import TaskFeatures, read_task_features
 from ggmtl.errors import InputError, check_choice, check_share
 from ggmtl.estimators.base import TaskRegressor, all_or_nothing, checked_statistics
-from ggmtl.estimators.growing import more_features, more_rows, read_more
-from ggmtl.estimators.learning import learn_state
+from ggmtl.estimators.learning import learn_state, more_features, more_rows, read_more
 from ggmtl.estimators.outcomes import (
     check_loss_options,
     count_intervals,
@@ -33,7 +32,7 @@ from ggmtl.inference.growth import with_rows
 from ggmtl.inference.intervals import calibration, check_intervals, typical_deviations
 from ggmtl.inference.uncertainty import noise_ratios, posterior, task_noise
 from ggmtl.inference.unseen import known_of, unseen_models, with_unseen
-from ggmtl.runtime.kernels import one_blas_thread
+from ggmtl.runtime.machine import one_blas_thread
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 

@@ -26,7 +26,7 @@ from ggmtl.fit.outcome_levels import beside_edges, graph_mode
 from ggmtl.inference.posterior import embedded
 from ggmtl.losses.rowwise import RowLoss
 from ggmtl.losses.task_rows import FoldedRows, TaskRows
-from ggmtl.runtime.kernels import one_blas_thread
+from ggmtl.runtime.machine import one_blas_thread
 from ggmtl.solve.solvers import prepare
 from ggmtl.solve.system import TaskSystem, edge_between
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares

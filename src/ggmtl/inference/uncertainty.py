@@ -19,7 +19,7 @@ from ggmtl.inference.noise_variance import HeldOut
 from ggmtl.inference.posterior import Posterior, noise_of, posterior_of
 from ggmtl.inference.unseen import with_mean_doubt
 from ggmtl.runtime.journal import logger, verbose_logging
-from ggmtl.runtime.kernels import one_blas_thread
+from ggmtl.runtime.machine import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 
 

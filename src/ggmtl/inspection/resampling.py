@@ -29,7 +29,7 @@ from ggmtl.graph.candidates import CandidateEdges, cross_fit
 from ggmtl.graph.task_graph import TaskGraph
 from ggmtl.inspection.metrics import edges_of_all
 from ggmtl.losses.rowwise import LOSSES
-from ggmtl.runtime.kernels import one_blas_thread
+from ggmtl.runtime.machine import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 from ggmtl.statistics.task_statistics import TaskStatistics
 

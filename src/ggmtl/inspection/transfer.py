@@ -26,7 +26,7 @@ from ggmtl.inspection.summary.phrases import listing, one_line
 from ggmtl.inspection.summary.verdict import verdict_of
 from ggmtl.inspection.summary.words import describe_gain, level_title
 from ggmtl.losses.rowwise import SQUARED_ERROR
-from ggmtl.runtime.kernels import one_blas_thread
+from ggmtl.runtime.machine import one_blas_thread
 from ggmtl.statistics.least_squares import FoldedLoss
 
 if TYPE_CHECKING:

@@ -106,10 +106,7 @@ class BoostedTrees:
         options, leaves = _TREES[self.loss]
         kind: Any = HistGradientBoostingClassifier if self.loss == "logistic" else HistGradientBoostingRegressor
         trees = kind(
-            learning_rate=0.05,
-            categorical_features=[train.X.shape[1]],
-            random_state=self.random_state or 0,
-            **options,
+            learning_rate=0.05, categorical_features=[train.X.shape[1]], random_state=self.random_state or 0, **options
         )
         # For log-loss and deviance, scikit-learn's own scores are the ones to choose by.
         scoring = "neg_mean_squared_error" if self.loss == "squared" else None

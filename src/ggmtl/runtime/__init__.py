@@ -5,7 +5,7 @@ In: bytes, sizes, functions, plain arrays. Out: the same.
 ============  ===========================================================================
 ``sizes``     every number that decides which way is taken, with its measurement
 ``machine``   threads and memory
-``files``     files that are written whole or not at all
+``files``     files that are written whole or not at all; plain data and arrays in one file
 ``journal``   the checkpoint and the log of a fit
 ``kernels``   the few hot loops on plain arrays, in NumPy and compiled
 ============  ===========================================================================

@@ -12,13 +12,14 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ggmtl.errors import ModelFileError, ParameterError, warn_user
+from ggmtl.runtime.files import pack, read_file, unpack, write_file
 
 logger = logging.getLogger("ggmtl")
 
@@ -42,7 +43,6 @@ def verbose_logging(verbose: int) -> Iterator[None]:
 
 
 T = TypeVar("T")
-Content = tuple[dict[str, Any], dict[str, np.ndarray]]
 State = dict[str, Any]
 
 # Seconds between two writes, and the least ratio of all time to the time spent writing.
@@ -151,13 +151,7 @@ class Journal:
         self.store.changed(force=True, finished=finished)
 
 
-def open_journal(
-    path: str | Path,
-    fingerprint: Mapping[str, Any],
-    kinds: Iterable[type],
-    read: Callable[[str | Path], Content],
-    write: Callable[[str | Path, dict[str, Any], dict[str, np.ndarray]], None],
-) -> Journal:
+def open_journal(path: str | Path, fingerprint: Mapping[str, Any], kinds: Iterable[type]) -> Journal:
     """The journal in a file, or a new one that will be written there.
 
     Parameters
@@ -168,12 +162,10 @@ def open_journal(
         one is refused; a finished one is overwritten.
     kinds : iterable of dataclass types
         Classes that parts may have, besides plain values, arrays, lists and tuples.
-    read, write : callables
-        File ↔ plain data and arrays; `write` must replace the file as a whole.
     """
     store = _Store()
     if Path(path).exists():
-        content, arrays = _read(path, read)
+        content, arrays = _read(path)
         different = _differences(content["fingerprint"], arrays, fingerprint)
         if not different:
             _restore(store, content, arrays, {kind.__name__: kind for kind in kinds}, path)
@@ -188,11 +180,11 @@ def open_journal(
         content = {
             "kind": _KIND,
             "finished": finished,
-            "fingerprint": {key: _pack(value, arrays) for key, value in fingerprint.items()},
-            "parts": {key: _pack(value, arrays) for key, value in store.parts.items()},
-            "steps": {key: _pack(value, arrays) for key, value in store.steps.items()},
+            "fingerprint": {key: pack(value, arrays) for key, value in fingerprint.items()},
+            "parts": {key: pack(value, arrays) for key, value in store.parts.items()},
+            "steps": {key: pack(value, arrays) for key, value in store.steps.items()},
         }
-        write(path, content, arrays)
+        write_file(path, content, arrays)
 
     store.write = save
     return Journal(store)
@@ -209,9 +201,9 @@ def sketch(table: np.ndarray) -> np.ndarray:
     return np.array(sums) / max(float(np.abs(flat).sum()), np.finfo(float).tiny)
 
 
-def _read(path: str | Path, read: Callable[[str | Path], Content]) -> Content:
+def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     try:
-        content, arrays = read(path)
+        content, arrays = read_file(path)
     except ModelFileError as error:
         raise ModelFileError(f"checkpoint: {error} Delete the file to start afresh, or name another.") from error
     if content.get("kind") != _KIND or not all(
@@ -222,15 +214,11 @@ def _read(path: str | Path, read: Callable[[str | Path], Content]) -> Content:
 
 
 def _restore(
-    store: _Store,
-    content: dict[str, Any],
-    arrays: dict[str, np.ndarray],
-    kinds: Mapping[str, type],
-    path: str | Path,
+    store: _Store, content: dict[str, Any], arrays: dict[str, np.ndarray], kinds: Mapping[str, type], path: str | Path
 ) -> None:
     try:
-        store.parts = {key: _unpack(value, arrays, kinds) for key, value in content["parts"].items()}
-        store.steps = {key: _unpack(value, arrays, kinds) for key, value in content["steps"].items()}
+        store.parts = {key: unpack(value, arrays, kinds) for key, value in content["parts"].items()}
+        store.steps = {key: unpack(value, arrays, kinds) for key, value in content["steps"].items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelFileError(f"checkpoint {path} is damaged ({error}). Delete it to start afresh.") from error
     logger.info("going on from %s", path)
@@ -238,7 +226,7 @@ def _restore(
 
 def _differences(kept: dict[str, Any], arrays: dict[str, np.ndarray], now: Mapping[str, Any]) -> list[str]:
     """What differs, in words."""
-    then = {key: _unpack(value, arrays, {}) for key, value in kept.items()}
+    then = {key: unpack(value, arrays, {}) for key, value in kept.items()}
     out = []
     for key in [*now, *(key for key in then if key not in now)]:
         if key not in then or key not in now:
@@ -251,45 +239,3 @@ def _differences(kept: dict[str, Any], arrays: dict[str, np.ndarray], now: Mappi
             long = max(len(str(then[key])), len(str(now[key]))) > 60
             out.append(key if long else f"{key} ({then[key]!r} then, {now[key]!r} now)")
     return out
-
-
-def _pack(value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """Plain data, with the arrays put aside; numbers that are not whole are arrays too, so that all of them fit."""
-    if value is None or isinstance(value, (bool, str, int)):
-        return value
-    if isinstance(value, (float, np.generic, np.ndarray)):
-        name = f"a{len(arrays)}"
-        arrays[name] = np.asarray(value)
-        return {"$array": name, "plain": not isinstance(value, np.ndarray)}
-    if isinstance(value, (list, tuple)):
-        if len(value) > 1 and all(type(item) is float for item in value):
-            return {"$list": _pack(np.array(value), arrays), "tuple": isinstance(value, tuple)}
-        return {"$list": [_pack(item, arrays) for item in value], "tuple": isinstance(value, tuple)}
-    if isinstance(value, dict):
-        return {"$dict": {str(key): _pack(item, arrays) for key, item in value.items()}}
-    if is_dataclass(value):
-        content = {item.name: _pack(getattr(value, item.name), arrays) for item in fields(value)}
-        return {"$kind": type(value).__name__, "fields": content}
-    raise ModelFileError(f"A checkpoint cannot hold an object of type {type(value).__name__}.")
-
-
-def _unpack(value: Any, arrays: dict[str, np.ndarray], kinds: Mapping[str, type]) -> Any:
-    """The inverse of :func:`_pack`."""
-    if not isinstance(value, dict):
-        return value
-    if "$array" in value:
-        array = arrays[value["$array"]]
-        return array.item() if value["plain"] else array
-    if "$list" in value:
-        items = value["$list"]
-        if isinstance(items, dict):
-            items = _unpack(items, arrays, kinds).tolist()
-        else:
-            items = [_unpack(item, arrays, kinds) for item in items]
-        return tuple(items) if value["tuple"] else items
-    if "$dict" in value:
-        return {key: _unpack(item, arrays, kinds) for key, item in value["$dict"].items()}
-    if "$kind" in value:
-        content = {key: _unpack(item, arrays, kinds) for key, item in value["fields"].items()}
-        return kinds[value["$kind"]](**content)
-    raise ValueError("a value has an unknown form")

@@ -9,13 +9,12 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.linalg.lapack import dpocon
 
-from ggmtl.errors import SingularSystemError, check_choice
+from ggmtl.errors import SingularSystemError
 from ggmtl.runtime import kernels
 from ggmtl.solve import structured
 from ggmtl.solve.preconditioners import BlockJacobi, Preconditioner, TwoLevel, make_preconditioner
@@ -31,14 +30,6 @@ _TRIAL = 300
 # Conjugate gradients reach this relative residual unless a system is nearly singular. Where they do not, Cholesky
 # factors take over if they fit: of the components of the graph, or of the whole system.
 _GOOD = 1e-6
-
-
-class Prepared(Protocol):
-    """A system made ready for solving."""
-
-    def solve(self, right: np.ndarray, start: np.ndarray | None = None, tol: float = 1e-10) -> Solution:
-        """Solve A V = right."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -256,14 +247,16 @@ class ConjugateGradient:
         return steps
 
 
-def prepare(system: TaskSystem, method: str = "auto") -> Direct | ConjugateGradient:
-    """Make a system ready: ``"direct"``, ``"pcg"``, or the cheapest way that its form allows."""
-    check_choice("method", method, ("auto", "direct", "pcg"))
+Prepared = Direct | ConjugateGradient
+
+
+def prepare(system: TaskSystem) -> Prepared:
+    """Make a system ready in the cheapest way that its size and form allow."""
     n, p = system.shape
-    if method == "direct" or (method == "auto" and n * p <= system.sizes.direct):
+    if n * p <= system.sizes.direct:
         return Direct.of(system)
     system.check_determined()
-    if method == "auto" and (narrow := structured.prepare_low_rank(system)) is not None:
+    if (narrow := structured.prepare_low_rank(system)) is not None:
         return ConjugateGradient(*narrow)
     return ConjugateGradient.of(system)
 

@@ -27,7 +27,7 @@ from ggmtl.errors import SingularSystemError
 from ggmtl.runtime import kernels
 from ggmtl.solve.preconditioners import GraphLevel, TwoLevel
 from ggmtl.solve.system import Solution, TaskSystem, relative_residual
-from ggmtl.statistics.few_rows import few_rows
+from ggmtl.statistics.least_squares import few_rows
 
 # Milliseconds to prepare and to solve twice to 1e-8, one thread, six neighbours in the plane, here and in general:
 #     n, p, rows        weak coupling (0.1)     strong (100)

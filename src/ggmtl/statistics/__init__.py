@@ -9,8 +9,7 @@ Sums add and subtract: a training part is the total minus a fold, and a second f
 
 ===================  =====================================================================
 ``task_statistics``  the sums per task and fold
-``least_squares``    the loss above and its gradient; ``FoldedLoss``: one per fold
-``few_rows``         rows that have the sums of a task, for tasks with far fewer rows than coefficients
+``least_squares``    the loss above and its gradient; ``FoldedLoss``: one per fold; rows that have the sums of a task
 ``scaling``          sums of standardised columns, and models back in the user's units
 ``accumulator``      sums of batches of rows that are not held
 ``streaming``        reading Parquet and CSV files, Arrow streams, Dask and Spark frames

@@ -154,12 +154,12 @@ class Scaling:
         rows[:, : len(self.scale)] *= self.target_scale / self.scale
         return rows
 
-    def default_grid(self, feature: int, number: int = 50) -> np.ndarray:
-        """Values of a feature: the range of the training rows, or two standard deviations about the mean of a line."""
+    def default_grid(self, feature: int) -> np.ndarray:
+        """Fifty values: the range of the training rows, or two deviations about the mean of a straight line."""
         here = np.flatnonzero(self.curves.features == feature)
         center, spread = self.center[feature], 2.0 * self.scale[feature]
         low, high = self.curves.knots[here[0], [0, -1]] if len(here) else (center - spread, center + spread)
-        return np.linspace(low, high, number)
+        return np.linspace(low, high, 50)
 
     def _mean_of(self, feature: int) -> float:
         here = np.flatnonzero(self.curves.features == feature)

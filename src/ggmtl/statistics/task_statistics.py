@@ -146,32 +146,7 @@ class TaskStatistics(StreamReaders):
             cross.reshape(n_folds, n, *cross.shape[1:]), origin, data.task_names, data.columns, folds is not None
         )
 
-    @classmethod
-    def of_arrays(cls, arrays: dict[str, np.ndarray]) -> TaskStatistics:
-        """The inverse of :meth:`as_arrays`."""
-        curves = {name.removeprefix("curves."): values for name, values in arrays.items() if name.startswith("curves.")}
-        return cls(
-            arrays["cross"],
-            arrays["origin"],
-            arrays["task_names"],
-            tuple(arrays["feature_names"].tolist()),
-            bool(arrays["has_folds"]),
-            Curves(**curves) if curves else None,
-        )
-
     # ------------------------------------------------------------------ reading
-
-    def as_arrays(self) -> dict[str, np.ndarray]:
-        """All that the statistics hold, as arrays by name."""
-        arrays = {
-            "cross": self.cross,
-            "origin": self.origin,
-            "task_names": self.task_names,
-            "feature_names": np.array(self.feature_names, dtype=str),
-            "has_folds": np.array(self.has_folds),
-        }
-        curves = {} if self.curves is None else vars(self.curves)
-        return arrays | {f"curves.{name}": values for name, values in curves.items()}
 
     def __repr__(self) -> str:
         rows = float(self.cross[..., -2, -2].sum())

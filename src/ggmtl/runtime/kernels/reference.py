@@ -179,13 +179,7 @@ def run_cycle(operator: Operator, cycle: Cycle, residual: np.ndarray) -> tuple[n
 
 
 def conjugate_gradient(
-    operator: Operator,
-    cycle: Cycle,
-    value: np.ndarray,
-    residual: np.ndarray,
-    goal: float,
-    max_iter: int,
-    patience: int,
+    operator: Operator, cycle: Cycle, value: np.ndarray, residual: np.ndarray, goal: float, max_iter: int, patience: int
 ) -> int:
     """Preconditioned conjugate gradients on A·correction = residual; adds to `value` and lowers `residual` in place.
 

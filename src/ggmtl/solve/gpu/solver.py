@@ -17,13 +17,7 @@ from torch import Tensor
 
 from ggmtl.errors import SolverError
 from ggmtl.solve.gpu.multigrid import GraphMultigrid
-from ggmtl.solve.gpu.system import (
-    CHUNK_NUMBERS,
-    TensorSystem,
-    block_product,
-    check_memory,
-    inverse_blocks,
-)
+from ggmtl.solve.gpu.system import CHUNK_NUMBERS, TensorSystem, block_product, check_memory, inverse_blocks
 
 # As on the CPU, block-Jacobi tries first: its step costs a fifth of a cycle's or less. After the first number of steps
 # it is given up where it would need more than the second at the rate so far.

@@ -253,10 +253,9 @@ class TensorLoss:
         """X_iᵀ(X_i w_i − y_i) of every task, shape (n, p)."""
         return block_product(self.gram, coefficients).sub_(self.moment)
 
-    def task_values(self, coefficients: Tensor, gradient: Tensor | None = None) -> Tensor:
+    def task_values(self, coefficients: Tensor) -> Tensor:
         """½‖X_i w_i − y_i‖² of every task, shape (n,)."""
-        gradient = self.gradient(coefficients) if gradient is None else gradient
-        cross = ((gradient - self.moment) * coefficients).sum(1)
+        cross = ((self.gradient(coefficients) - self.moment) * coefficients).sum(1)
         return (0.5 * (cross + self.target_square)).clamp_(min=0.0)
 
 

@@ -5,8 +5,7 @@ In: Parquet and CSV files, anything that streams Arrow data, Dask and Spark data
 ===============  ==========================================================================================
 ``readers``      the constructors ``from_parquet``, ``from_csv``, ``from_arrow_stream``, ``from_dask``, ``from_spark``
 ``passes``       the passes over a source: categories, distinct values for curves, sums
-``sources``      files and streams → Arrow batches
-``distributed``  Dask and Spark: a pass over every partition where it lies, and the sum of the results
+``sources``      files and streams → Arrow batches; Dask and Spark: a pass over every partition where it lies
 ``batches``      batches → columns of numbers and task labels, with their checks
 ===============  ==========================================================================================
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,8 @@ from ggmtl.data.curves import Curves, DistinctValues
 from ggmtl.data.labels import read_labels
 from ggmtl.data.reading import are_counts
 from ggmtl.errors import InputError, InputTypeError, ParameterError, did_you_mean
+
+MOST_CATEGORIES = 200
 
 
 @dataclass(frozen=True)
@@ -136,18 +138,8 @@ def text_columns(schema: pa.Schema, columns: Iterable[str]) -> list[str]:
     return [column for column in columns if is_text(schema.field(column).type)]
 
 
-class TakesRows(Protocol):
-    """What is called with pieces of rows, as :meth:`ggmtl.statistics.accumulator.StatisticsBuilder.add` is."""
-
-    def __call__(
-        self,
-        columns: Sequence[np.ndarray],
-        target: np.ndarray,
-        labels: np.ndarray,
-        codes: np.ndarray,
-        sample_weight: np.ndarray | None = None,
-    ) -> None:
-        """Take rows whose tasks are ``labels[codes]``."""
+# Called with columns, target, labels, codes and weights of a piece of rows, whose tasks are ``labels[codes]``.
+TakesRows = Callable[[Sequence[np.ndarray], np.ndarray, np.ndarray, np.ndarray, np.ndarray | None], None]
 
 
 class RowReader:
@@ -309,3 +301,24 @@ def _code_labels(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     elif labels.dtype.kind in "iu" and labels.dtype != np.uint64:
         labels = labels.astype(np.int64)
     return labels, encoded.indices.to_numpy()
+
+
+@dataclass(frozen=True)
+class Categories:
+    """The values found in each text column, in order."""
+
+    found: dict[str, list[str]]
+
+    def __add__(self, other: Categories) -> Categories:
+        """The values of both."""
+        return Categories({column: sorted({*values, *other.found[column]}) for column, values in self.found.items()})
+
+    def checked(self, source: str) -> dict[str, list[str]]:
+        """The values, refused where they are too many; a column without any is refused later, as empty."""
+        for column, values in self.found.items():
+            if len(values) > MOST_CATEGORIES:
+                raise InputError(
+                    f"{source}: column {column!r} has more than {MOST_CATEGORIES} different values, too many for one "
+                    "0/1 feature each. Leave it out of features=, or group its values and pass categories=."
+                )
+        return {column: values for column, values in self.found.items() if values}

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
 from ggmtl.data.curves import DistinctValues
 from ggmtl.errors import InputError, not_utf8_message, warn_user
 from ggmtl.statistics.accumulator import StatisticsBuilder
 from ggmtl.statistics.streaming.batches import (
+    MOST_CATEGORIES,
+    Categories,
     ColumnPlan,
     RowReader,
     StreamOptions,
@@ -27,7 +27,6 @@ from ggmtl.statistics.streaming.sources import BatchSource, NamedBatches
 from ggmtl.statistics.task_statistics import TaskStatistics
 
 logger = logging.getLogger("ggmtl")
-MOST_CATEGORIES = 200
 # Seconds between two reports.
 INTERVAL = 2.0
 # A larger share of repeated rows is not an accident.
@@ -45,7 +44,7 @@ def read_source(source: BatchSource, options: StreamOptions) -> TaskStatistics:
     if isinstance(categories, str):
         columns = text_columns(source.schema, features)
         found = source.total(columns, partial(find_categories, columns=columns)) if columns else None
-        categories = {} if found is None else found.sorted(source.name)
+        categories = {} if found is None else found.checked(source.name)
     plan = plan_columns(source.schema, options, categories, source.name)
     count = partial(count_values, plan=plan, drop_missing=options.drop_missing)
     plan = plan_curves(plan, options, lambda: source.total(plan.columns, count))
@@ -127,45 +126,15 @@ def sum_rows(
 
 def count_values(batches: NamedBatches, plan: ColumnPlan, drop_missing: bool) -> DistinctValues:
     """Distinct values of every feature over the rows that are used."""
-    values = DistinctValues(len(plan.feature_names))
+    values = DistinctValues.none(len(plan.feature_names))
 
-    def count(columns, target, labels, codes, sample_weight=None) -> None:
+    def count(columns, target, labels, codes, sample_weight) -> None:
         values.add(columns, sample_weight)
 
     reader = RowReader(plan, count, drop_missing)
     for source, batch in batches:
         reader.read(batch, source)
     return values
-
-
-@dataclass(frozen=True)
-class Categories:
-    """The values found in each text column."""
-
-    found: dict[str, set[str]]
-
-    def __add__(self, other: Categories) -> Categories:
-        """The values of both."""
-        return Categories({column: values | other.found[column] for column, values in self.found.items()})
-
-    def sorted(self, source: str) -> dict[str, list[str]]:
-        """The values in order, refused where they are too many; a column without any is refused later, as empty."""
-        for column, values in self.found.items():
-            if len(values) > MOST_CATEGORIES:
-                raise InputError(
-                    f"{source}: column {column!r} has more than {MOST_CATEGORIES} different values, too many for one "
-                    "0/1 feature each. Leave it out of features=, or group its values and pass categories=."
-                )
-        return {column: sorted(values) for column, values in self.found.items() if values}
-
-    def as_arrays(self) -> dict[str, np.ndarray]:
-        """The values of each column."""
-        return {column: np.array(sorted(values), dtype=str) for column, values in self.found.items()}
-
-    @classmethod
-    def of_arrays(cls, arrays: dict[str, np.ndarray]) -> Categories:
-        """The inverse of :meth:`as_arrays`."""
-        return cls({column: set(values.tolist()) for column, values in arrays.items()})
 
 
 def find_categories(batches: NamedBatches, columns: list[str]) -> Categories:
@@ -176,4 +145,4 @@ def find_categories(batches: NamedBatches, columns: list[str]) -> Categories:
             values.update(v for v in plain_array(batch.column(column)).unique().to_pylist() if v is not None)
         if max(map(len, found.values())) > MOST_CATEGORIES:
             break
-    return Categories(found)
+    return Categories({column: sorted(values) for column, values in found.items()})

@@ -32,14 +32,7 @@ class StreamReaders:
     """Constructors of :class:`TaskStatistics` that never hold the rows: statistics of parts add up."""
 
     @classmethod
-    def from_parquet(
-        cls,
-        path: Any,
-        *,
-        task: str,
-        target: str,
-        **options: Unpack[StreamKeywords],
-    ) -> TaskStatistics:
+    def from_parquet(cls, path: Any, *, task: str, target: str, **options: Unpack[StreamKeywords]) -> TaskStatistics:
         """Collect the statistics of Parquet files that need not fit in memory.
 
         Memory: the statistics, 8·K·n·(d+2)² bytes for n tasks, d features and K folds; one batch and its floats,
@@ -82,14 +75,7 @@ class StreamReaders:
         return _read(lambda: FileSource(path, "parquet"), task, target, options)
 
     @classmethod
-    def from_csv(
-        cls,
-        path: Any,
-        *,
-        task: str,
-        target: str,
-        **options: Unpack[StreamKeywords],
-    ) -> TaskStatistics:
+    def from_csv(cls, path: Any, *, task: str, target: str, **options: Unpack[StreamKeywords]) -> TaskStatistics:
         """Collect the statistics of CSV files that need not fit in memory.
 
         Everything as in :meth:`from_parquet`. Whole numbers in feature and target columns are read as floats. Task
@@ -103,12 +89,7 @@ class StreamReaders:
 
     @classmethod
     def from_arrow_stream(
-        cls,
-        stream: Any,
-        *,
-        task: str,
-        target: str,
-        **options: Unpack[StreamKeywords],
+        cls, stream: Any, *, task: str, target: str, **options: Unpack[StreamKeywords]
     ) -> TaskStatistics:
         """Collect the statistics of any object with ``__arrow_c_stream__``.
 
@@ -130,14 +111,7 @@ class StreamReaders:
         return _read(lambda: StreamSource(stream), task, target, options)
 
     @classmethod
-    def from_dask(
-        cls,
-        frame: Any,
-        *,
-        task: str,
-        target: str,
-        **options: Unpack[StreamKeywords],
-    ) -> TaskStatistics:
+    def from_dask(cls, frame: Any, *, task: str, target: str, **options: Unpack[StreamKeywords]) -> TaskStatistics:
         """Collect the statistics of a Dask data frame where its rows are.
 
         Every partition is reduced to its sums on a worker, eight sums at a time are added on the workers, and the
@@ -145,19 +119,12 @@ class StreamReaders:
         :meth:`from_parquet`; for progress see Dask's dashboard.
         """
         require("pyarrow", "dask", "TaskStatistics.from_dask")
-        from ggmtl.statistics.streaming.distributed import DaskSource
+        from ggmtl.statistics.streaming.sources import DaskSource
 
         return _read(lambda: DaskSource(frame), task, target, options)
 
     @classmethod
-    def from_spark(
-        cls,
-        frame: Any,
-        *,
-        task: str,
-        target: str,
-        **options: Unpack[StreamKeywords],
-    ) -> TaskStatistics:
+    def from_spark(cls, frame: Any, *, task: str, target: str, **options: Unpack[StreamKeywords]) -> TaskStatistics:
         """Collect the statistics of a Spark data frame where its rows are.
 
         Every partition becomes one binary row with its sums (``mapInArrow``; ``ggmtl`` must be installed on the
@@ -166,7 +133,7 @@ class StreamReaders:
         see Spark's pages.
         """
         require("pyarrow", "spark", "TaskStatistics.from_spark")
-        from ggmtl.statistics.streaming.distributed import SparkSource
+        from ggmtl.statistics.streaming.sources import SparkSource
 
         return _read(lambda: SparkSource(frame), task, target, options)
 
