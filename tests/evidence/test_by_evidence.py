@@ -12,7 +12,7 @@ from ggmtl.evidence import scaled_problem as scaled
 from ggmtl.evidence.dense import EvidenceModel
 from ggmtl.evidence.sampled_edges import solves_for
 from ggmtl.evidence.scaled_problem import ScaledProblem, near_in_memory
-from ggmtl.evidence.search import learn_by_evidence, with_accurate_models
+from ggmtl.evidence.search import densest, learn_by_evidence, with_accurate_models
 from ggmtl.fit.levels import candidate_models, hub_level, learn_levels
 from ggmtl.graph.candidates import KNN, Complete
 from ggmtl.runtime.sizes import SIZES, Sizes
@@ -22,12 +22,16 @@ from made import losses
 SAMPLED = Sizes(exact_evidence=0, clusters=0)
 
 
-def learn(loss: LeastSquares, rule=None, level=-1, sizes=SIZES):
+def graphs_of(loss: LeastSquares, rule=None, sizes=SIZES):
     slopes = np.ones(loss.n_features, dtype=bool)
     settings = Settings("squared_l2", rule or KNN(), None, True, slopes, sizes=sizes)
     hub = hub_level(loss, settings)
     candidates = settings.candidates.propose(candidate_models(loss, settings, hub), np.arange(loss.n_tasks))
-    return learn_by_evidence(loss, settings, lambda *_: candidates, hub)[level]
+    return learn_by_evidence(loss, settings, lambda *_: candidates, hub)
+
+
+def learn(loss: LeastSquares, rule=None, sizes=SIZES):
+    return densest(graphs_of(loss, rule, sizes))
 
 
 def reported(fit) -> set[tuple[int, int]]:
@@ -56,6 +60,13 @@ def test_must_link_is_in_the_graph_and_reported(exact):
     assert (fit.edge_values[fit.reported_weights > 0] > 0).all()
 
 
+def test_graphs_of_one_search_stand_in_one_place_however_evidence_is_computed():
+    """So a fold whose evidence is sampled can be compared with all rows, whose evidence is exact."""
+    loss = losses(np.random.default_rng(1).standard_normal((12, 6)), 30)
+    ways = [graphs_of(loss, sizes=sizes) for sizes in (SIZES, SAMPLED, Sizes(exact_evidence=0))]
+    assert len({tuple(fit.search for fit in graphs) for graphs in ways}) == 1
+
+
 def test_every_reported_edge_takes_part_in_the_models():
     random = np.random.default_rng(0)
     loss = losses(np.cumsum(0.3 * random.standard_normal((12, 15)), axis=0), 30)
@@ -75,7 +86,7 @@ def test_clusters_are_found_among_many_tasks_whatever_the_candidates():
     models, member = clustered(150, 10, 8)
     loss = losses(models, 40)
     assert loss.moment.size > SIZES.exact_evidence
-    fit = learn(loss, KNN(4), level=-2)
+    fit = next(fit for fit in graphs_of(loss, KNN(4)) if fit.search == "clusters")
     assert fit.supported
     assert reported(fit) == cliques(member)
 
@@ -169,7 +180,8 @@ def test_the_chosen_level_of_very_many_tasks_gets_accurate_models(monkeypatch, s
     loss = losses(smooth(), 9)
     sizes = replace(SAMPLED, ordered=0)
     settings = Settings("squared_l2", KNN(), None, True, np.arange(6) < 5, sizes=sizes)
-    rough = learn_levels(FoldedLoss((loss,)), settings, np.arange(400), "evidence", True)["graph"]
+    levels = learn_levels(FoldedLoss((loss,)), settings, np.arange(400), "evidence", True)
+    rough = next(fit for fit in levels.values() if fit.search == "one")
     fine = with_accurate_models(rough, loss, sizes)
     model = EvidenceModel(loss, rough.edges, rough.coupling, rough.hub)
     exact = np.linalg.solve(model.system(rough.edge_values).dense(), loss.moment.ravel()).reshape(loss.moment.shape)

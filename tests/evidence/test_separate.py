@@ -72,3 +72,16 @@ def test_units_of_a_column_change_its_ridge_alone():
     np.testing.assert_allclose(
         separate_ridges(LeastSquares(*sums, np.full(8, 7.0)), SLOPES), plain * unit**2, rtol=1e-9
     )
+
+
+def test_a_direction_that_hardly_varies_in_a_task_is_held_by_its_ridge():
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(20, 60, 3))
+    # In one task, the third column repeats the second but for a trace of noise.
+    X[0, :, 2] = X[0, :, 1] + 1e-5 * rng.normal(size=60)
+    y = X @ np.array([10.0, 0.1, 0.1]) + rng.normal(size=(20, 60))
+    A = np.concatenate([X, np.ones((20, 60, 1))], axis=2)
+    sums = np.einsum("nrp,nrq->npq", A, A), np.einsum("nrp,nr->np", A, y), (y**2).sum(axis=1)
+    loss = LeastSquares(*sums, np.full(20, 60.0))
+    models = loss.alone(separate_ridges(loss, SLOPES))
+    assert np.abs(models[0, 1:3]).max() < 10.0 < np.abs(loss.alone(np.zeros((20, 4)))[0, 1:3]).max()

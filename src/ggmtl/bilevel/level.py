@@ -188,6 +188,9 @@ class GraphFit:
         it uses all.
     ridge : array of shape (n, p), optional
         ρ per task and coordinate where the level has learned its own; None: that of the settings.
+    search : str
+        How evidence found the graph: ``"half"``, ``"one"`` or ``"two"`` edges per task, ``"clusters"``, ``"trees"`` or
+        ``"all"`` candidates; empty for other levels.
     precision : array of shape (p, p), optional
         S⁻¹, where deviations from the common model are N(0, σ²S) with correlated coefficients; None: diag(hub).
     """
@@ -209,6 +212,7 @@ class GraphFit:
     means: TaskMeans | None = None
     ridge: np.ndarray | None = None
     columns: np.ndarray | None = None
+    search: str = ""
     precision: np.ndarray | None = None
 
     @property

@@ -32,6 +32,7 @@ FIT_VALUES: dict[str, type] = {
     "certificate": float,
     "history": tuple,
     "supported": bool,
+    "search": str,
 }
 _PATH = {"level", "n_edges", "n_components", "error", "standard_error", "criterion", "chosen"}
 _LARGEST_WHOLE = 2**63 - 1
@@ -141,8 +142,8 @@ def round_mantissa(values: np.ndarray, bits: int = 12) -> np.ndarray:
 
 
 def fit_values(plain: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a fit that are not arrays; a ValueError where one has another type."""
-    values = {name: decode(plain[name]) for name in FIT_VALUES}
+    """Fields of a fit that are not arrays; a ValueError where one has another type. Old files have no `search`."""
+    values = {name: decode(({"search": ""} | plain)[name]) for name in FIT_VALUES}
     wrong = [name for name, kind in FIT_VALUES.items() if not is_kind(values[name], kind)]
     if wrong or not all(is_kind(value, float) for value in values["history"]):
         raise ValueError(f"{(wrong or ['history'])[0]} of a fit is of another type than it can be")

@@ -7,6 +7,7 @@ Where the whole system fits a dense factor, graphs compete by exact evidence min
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -42,8 +43,10 @@ from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.solve.solvers import prepare
 from ggmtl.statistics.least_squares import LeastSquares
 
-# Edges per task of the sparser graphs along the path.
-_PER_TASK = (0.5, 1.0, 2.0)
+# How graphs are found, in the order in which they are listed: half an edge, one and two edges per task, clusters,
+# what trees have in common, and all candidates.
+_SEARCHES = ("half", "one", "two", "clusters", "trees", "all")
+_PER_TASK = {"half": 0.5, "one": 1.0, "two": 2.0}
 # Steps end when one gains less than this many nats, in units of the tolerance of the fit: 0.1 by default.
 _NATS = 1e4
 
@@ -56,12 +59,13 @@ def learn_by_evidence(
     seed: int = 0,
     journal: Journal | None = None,
     start: GraphFit | None = None,
-    idle: frozenset[int] = frozenset(),
+    idle: frozenset[str] = frozenset(),
 ) -> list[GraphFit]:
-    """Graphs of single edges of rising density, the densest last; fixed candidates are always in that one.
+    """One graph for every kind of search, or the hub alone in its place, so that graphs of other rows can be compared.
 
-    Clusters come before the last graph, or the hub alone in their place. Where evidence is exact, the last graph has
-    the edges that trees have in common, and the sparser ones the likeliest edges, half, one and two per task.
+    They come in the order of their density, clusters before single edges of trees. Fixed candidates are always in the
+    last one that has edges. Where evidence is exact, trees say which edges are likely, and no graph has all candidates.
+    Where it is sampled, the sparser graphs have one and two edges per task.
 
     Parameters
     ----------
@@ -79,21 +83,22 @@ def learn_by_evidence(
         Where the steps are recorded, and taken up again. Its note ``"graphs"`` makes the graph of the last step.
     start : GraphFit, optional
         The last graph of most of the rows of very many tasks, beside a hub of the same strength.
-    idle : frozenset of int
-        Positions of graphs that are not searched for: the hub alone takes their place.
+    idle : frozenset of str
+        Kinds of search that are left out.
     """
     journal = journal or Journal()
     nothing = GraphFit("graph", hub.edges, hub.edge_values, hub.coupling, hub.hub, hub.coefficients, hub.value)
     candidates = propose(hub.coefficients) if start is None else CandidateEdges(start.edges, start.edge_values < 0)
     if not len(candidates.edges):
-        return [nothing]
+        return _in_order({}, nothing)
     rule = settings.candidates
     # Rules that name single tasks look them up in their own order.
     order = None if len(rule.must_link) or len(rule.forbid) else order_of(loss, candidates.edges, settings.sizes)
     problem = ScaledProblem.of(loss, settings, hub, order)
     any_pair = _any_pair(settings.candidates)
     if settings.sizes.compares_exactly(loss.n_tasks, loss.n_features):
-        return _by_exact_evidence(problem, settings, candidates, nothing, any_pair, journal, idle)
+        exact = _by_exact_evidence(problem, settings, candidates, nothing, any_pair, journal, idle)
+        return _in_order(exact, nothing)
     first = problem.first_neighbours(candidates) if start is None else problem.neighbours_of(start)
     rounds = min(settings.max_iter, ROUNDS if start is None else WARM_ROUNDS)
     renewed = (RENEWED if start is None else 1) if settings.candidates.uses_models else 0
@@ -103,14 +108,24 @@ def learn_by_evidence(
 
     dense, graphs = learn_by_samples(problem, first, again, rounds, renewed, seed, journal)
     if not _may_have_clusters(loss, settings.sizes):
-        return graphs
-    outcome = {key: getattr(graphs[-1], key) for key in ("iterations", "status", "certificate", "history")}
-    place = len(graphs) - 1
-    found = [None if place in idle else clusters_of_many(problem, dense, any_pair)]
-    if settings.sizes.averages_trees(loss.n_tasks, loss.n_features):
-        model = problem.model(dense.edges, problem.hub)
-        found.append(None if place + 1 in idle else search_trees(model, dense, problem.groups, fixed=dense.fixed))
-    return [*graphs[:-1], *(_chosen(problem, choice, outcome, nothing) for choice in found), graphs[-1]]
+        return _in_order(graphs, nothing)
+    outcome = {key: getattr(graphs["all"], key) for key in ("iterations", "status", "certificate", "history")}
+    if "clusters" not in idle:
+        graphs["clusters"] = _chosen(problem, clusters_of_many(problem, dense, any_pair), outcome, nothing)
+    if "trees" not in idle and settings.sizes.averages_trees(loss.n_tasks, loss.n_features):
+        trees = search_trees(problem.model(dense.edges, problem.hub), dense, problem.groups, fixed=dense.fixed)
+        graphs["trees"] = _chosen(problem, trees, outcome, nothing)
+    return _in_order(graphs, nothing)
+
+
+def _in_order(found: Mapping[str, GraphFit], nothing: GraphFit) -> list[GraphFit]:
+    """The graphs by their kind of search, the hub alone where there is none."""
+    return [replace(found.get(search, nothing), search=search) for search in _SEARCHES]
+
+
+def densest(graphs: Sequence[GraphFit]) -> GraphFit:
+    """The last graph that has edges, or else the last."""
+    return next((fit for fit in reversed(graphs) if len(fit.edges)), graphs[-1])
 
 
 def _may_have_clusters(loss: LeastSquares, sizes: Sizes) -> bool:
@@ -126,8 +141,8 @@ def _by_exact_evidence(
     nothing: GraphFit,
     any_pair: bool,
     journal: Journal,
-    idle: frozenset[int],
-) -> list[GraphFit]:
+    idle: frozenset[str],
+) -> dict[str, GraphFit]:
     groups, fixed = problem.groups, candidates.fixed
     model = problem.model(candidates.edges, problem.hub)
     journal.note("graphs", partial(_graph_so_far, journal, model, fixed, problem))
@@ -142,16 +157,17 @@ def _by_exact_evidence(
         journal=journal,
     )
     outcome = _outcome(learned)
-    trees = None if len(_PER_TASK) + 1 in idle else search_trees(model, learned, groups, fixed=fixed)
+    trees = None if "trees" in idle else search_trees(model, learned, groups, fixed=fixed)
     likely = learned.leverage if trees is None or trees.probabilities is None else trees.probabilities
-    sizes = [min(max(1, int(share * model.loss.n_tasks)), len(model.edges)) for share in _PER_TASK]
-    sparser = [strongest_edges(model, learned, likely, size, groups) for size in sizes]
+    sizes = {name: min(max(1, int(share * model.loss.n_tasks)), len(model.edges)) for name, share in _PER_TASK.items()}
+    sparser = {name: strongest_edges(model, learned, likely, size, groups) for name, size in sizes.items()}
     clusters = choose_clusters(
         model, expected_distances(model, learned.evidence), groups, fixed=fixed, any_pair=any_pair
     )
     as_fit = partial(_chosen, problem, outcome=outcome, nothing=nothing)
     last = as_fit(trees, supported=True if fixed.any() else None)
-    return [*(as_fit(choice, supported=False) for choice in sparser), as_fit(clusters), last]
+    found = {name: as_fit(choice, supported=False) for name, choice in sparser.items()}
+    return found | {"clusters": as_fit(clusters), "trees": last}
 
 
 def _chosen(
@@ -210,8 +226,8 @@ def _any_pair(rule: Candidates) -> bool:
 
 
 _CLUSTER_SEARCHES = 4
-# Edges per task of the sparser graphs along the path, and the rounds that tune their strengths.
-_SAMPLED_PER_TASK, _TUNING_ROUNDS = (1.0, 2.0), 1
+# Sparser graphs where evidence is sampled, and the rounds that tune their strengths.
+_SAMPLED, _TUNING_ROUNDS = ("one", "two"), 1
 # Rounds that a graph which was learned from most of the rows takes to adapt to all of them.
 WARM_ROUNDS = 3
 # Edges of less leverage tie nothing together that the rest of the graph does not.
@@ -228,8 +244,8 @@ def learn_by_samples(
     renewed: int,
     seed: int,
     journal: Journal,
-) -> tuple[Neighbours, list[GraphFit]]:
-    """The learned neighbours, and graphs of rising density, those neighbours last.
+) -> tuple[Neighbours, dict[str, GraphFit]]:
+    """The learned neighbours, and graphs by their kind of search, those neighbours as ``"all"``.
 
     Parameters
     ----------
@@ -247,11 +263,11 @@ def learn_by_samples(
     tol = ROUND_TOL if problem.sizes.is_vast(problem.loss.n_tasks, problem.loss.n_features) else RESULT_TOL
     learn = partial(learn_neighbours, problem.loss, groups=problem.groups, seed=seed, tol=tol, sizes=problem.sizes)
     dense = learn(start, propose=propose, rounds=rounds, renewed=renewed, journal=inside)
-    sparser = []
-    for number, share in enumerate(_SAMPLED_PER_TASK):
-        chosen = dense.strongest(max(1, int(share * problem.loss.n_tasks)))
-        sparser.append(learn(chosen, rounds=min(rounds, _TUNING_ROUNDS), journal=journal.inside(f"sparser {number}")))
-    return dense, [_neighbour_fit(problem, graph) for graph in (*sparser, dense)]
+    graphs = {"all": dense}
+    for name in _SAMPLED:
+        chosen = dense.strongest(max(1, int(_PER_TASK[name] * problem.loss.n_tasks)))
+        graphs[name] = learn(chosen, rounds=min(rounds, _TUNING_ROUNDS), journal=journal.inside(f"sparser {name}"))
+    return dense, {name: _neighbour_fit(problem, graph) for name, graph in graphs.items()}
 
 
 def _neighbour_fit(problem: ScaledProblem, graph: Neighbours, status: str | None = None) -> GraphFit:

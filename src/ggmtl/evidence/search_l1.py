@@ -18,7 +18,7 @@ import numpy as np
 from ggmtl.bilevel.level import GraphFit, Settings, refit
 from ggmtl.evidence.hub import hub_evidence
 from ggmtl.evidence.sampled_edges import Propose
-from ggmtl.evidence.search import learn_by_evidence
+from ggmtl.evidence.search import densest, learn_by_evidence
 from ggmtl.evidence.selection import largest_expected_f1
 from ggmtl.evidence.shared_coefficients import (
     HubPosterior,
@@ -50,7 +50,7 @@ def learn_by_coordinates(
     need not be near: any pair is looked at unless the candidates were given.
     """
     graphs = learn_by_evidence(loss, replace(settings, penalty="squared_l2"), propose, hub, seed, journal, start)
-    near = next((fit for fit in graphs if fit.supported), graphs[-1])
+    near = next((fit for fit in graphs if fit.supported), densest(graphs))
     if loss.n_tasks > settings.sizes.single_coefficients or len(settings.candidates.must_link):
         return [_with_l1(near, loss, settings)]
     # Where evidence is only sampled, its value is not known.

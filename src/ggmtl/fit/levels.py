@@ -39,12 +39,12 @@ def learn_levels(
     journal: Journal | None = None,
     start: Mapping[str, GraphFit] | None = None,
     with_graphs_too: bool = True,
-    idle: frozenset[int] = frozenset(),
+    idle: frozenset[str] = frozenset(),
 ) -> dict[str, GraphFit]:
     """All levels of the family on the given rows, simplest first.
 
-    `start` are levels learned on most of these rows, from which very many tasks continue. `idle` are positions of
-    graphs that are not searched for.
+    `start` are levels learned on most of these rows, from which very many tasks continue. `idle` are kinds of
+    search for graphs that are left out.
     """
     journal = journal or Journal()
     total, precisions = folded.total, None
@@ -116,7 +116,7 @@ def _by_evidence(
     hub: GraphFit,
     journal: Journal,
     start: GraphFit | None,
-    idle: frozenset[int],
+    idle: frozenset[str],
 ) -> Sequence[GraphFit]:
     root = covariance_root(total)
 

@@ -39,7 +39,7 @@ def learn_lines_and_curves(
     choose_entropy: bool,
     journal: Journal | None = None,
     start: Mapping[str, GraphFit] | None = None,
-    idle: frozenset[int] = frozenset(),
+    idle: frozenset[str] = frozenset(),
 ) -> dict[str, GraphFit]:
     """All levels with straight lines and with curves on the given rows.
 

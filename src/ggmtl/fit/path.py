@@ -174,10 +174,9 @@ def is_small(folded: FoldedLoss, sizes: Sizes) -> bool:
     return not sizes.is_large(folded.parts[0].n_tasks, folded.parts[0].n_features)
 
 
-def _idle(levels: Mapping[str, GraphFit]) -> frozenset[int]:
-    """Positions of the graphs without an edge. They are no levels, so that nobody asks for their held-out error."""
-    graphs = [fit for fit in levels.values() if fit.name == "graph"]
-    return frozenset(place for place, fit in enumerate(graphs) if not len(fit.edges))
+def _idle(levels: Mapping[str, GraphFit]) -> frozenset[str]:
+    """Kinds of search that found no edge. Their graphs are no levels, so their held-out errors are not needed."""
+    return frozenset(fit.search for fit in levels.values() if fit.name == "graph" and not len(fit.edges))
 
 
 def _without_repetitions(

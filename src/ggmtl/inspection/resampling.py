@@ -21,7 +21,7 @@ from ggmtl.bilevel.problem import HoldOut, Sparsity, evaluate_folds, outer_value
 from ggmtl.data.folds import deal_folds
 from ggmtl.data.reading import read_training
 from ggmtl.errors import InputError
-from ggmtl.evidence.search import learn_by_evidence
+from ggmtl.evidence.search import densest, learn_by_evidence
 from ggmtl.fit.held_out import reported_graph
 from ggmtl.fit.levels import candidate_models, hub_level
 from ggmtl.fit.state import outcome_of
@@ -62,8 +62,6 @@ class Plan:
     first_scored : int
     hub : GraphFit, optional
         Where evidence is the criterion: the hub without edges, from which it starts.
-    place : int
-        Where evidence is the criterion: the level of the fit among its graphs, counted from the densest, −1.
     """
 
     start: GraphFit
@@ -74,7 +72,6 @@ class Plan:
     fold: np.ndarray
     first_scored: int
     hub: GraphFit | None = None
-    place: int = -1
 
 
 # ---------------------------------------------------------------------- blocks
@@ -162,7 +159,7 @@ def plan_of(model: Any, blocks: list[LeastSquares]) -> Plan:
         edges, (position, *_) = edges_of_all(len(model.tasks_), proposed.edges, *used)
         fixed = np.zeros(len(edges), dtype=bool)
         fixed[position] = proposed.fixed
-        return replace(plan, start=replace(fit, edges=edges), fixed=fixed, hub=hub, place=_place(model))
+        return replace(plan, start=replace(fit, edges=edges), fixed=fixed, hub=hub)
     if not np.isfinite(fit.hub).all() or not (fit.coupling > 0).any():
         # No edge has a strength, so there is none to learn again.
         return replace(plan, start=replace(fit, edges=fit.edges[:0], edge_values=fit.edge_values[:0]))
@@ -174,12 +171,6 @@ def plan_of(model: Any, blocks: list[LeastSquares]) -> Plan:
     plan = replace(plan, start=replace(fit, edges=edges, edge_values=values), fixed=fixed)
     plan = replace(plan, masks=[_spread(mask, new, len(edges)) for mask in masks])
     return replace(plan, sparsity=_sparsity_at(plan, folded))
-
-
-def _place(model: GGMTLRegressor) -> int:
-    result = model.state_.family
-    graphs = [name for name, level in result.levels.items() if level.name == "graph"]
-    return graphs.index(result.chosen) - len(graphs) if result.chosen in graphs else -1
 
 
 def _folds_of_blocks(model: GGMTLRegressor) -> tuple[np.ndarray, int]:
@@ -236,7 +227,7 @@ def resample(plan: Plan, blocks: list[LeastSquares], weights: np.ndarray) -> Tas
     if plan.hub is not None:
         candidates = CandidateEdges(plan.start.edges, plan.fixed)
         graphs = learn_by_evidence(weighted(blocks, weights), plan.settings, lambda *_: candidates, plan.hub)
-        fit = graphs[max(plan.place, -len(graphs))]
+        fit = next((graph for graph in graphs if graph.search == plan.start.search), densest(graphs))
     else:
         values = _relearn_by_validation(plan, _folded(plan, blocks, weights))
         fit = replace(plan.start, edge_values=values)
