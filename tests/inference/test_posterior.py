@@ -14,9 +14,12 @@ from ggmtl.bilevel.level import GraphFit, Settings, present_problem, refit
 from ggmtl.fit.levels import independent_level
 from ggmtl.graph.candidates import Complete
 from ggmtl.inference.attachment import _NewTask, attach, follow, insert_task
-from ggmtl.inference.posterior import _sampled_blocks, noise_of, posterior_of
+from ggmtl.inference.posterior import noise_of, posterior_of
 from ggmtl.inference.removal import TrainedModels
-from ggmtl.statistics.least_squares import LeastSquares
+from ggmtl.inference.sampled_covariance import mean_covariance, sampled_blocks
+from ggmtl.runtime.sizes import SIZES
+from ggmtl.solve.solvers import ConjugateGradient, prepare
+from ggmtl.statistics.least_squares import LeastSquares, few_rows
 from made import sums_of
 
 FAST = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0, "validation": 0.25}
@@ -81,10 +84,61 @@ def test_sampled_standard_errors_are_close_to_the_exact_ones(penalty):
     fit, settings = make_fit(rng, loss, penalty)
     exact = posterior_of(fit, loss, settings).covariance
     problem, values = present_problem(fit, loss, settings)
-    sampled = _sampled_blocks(problem.hessian(fit.coefficients, values), 256, seed=0)
+    system = problem.hessian(fit.coefficients, values)
+    sampled = sampled_blocks(system, prepare(system), 256, seed=0, accuracy=0.0)
     ratio = np.sqrt(np.einsum("npp->np", sampled) / np.einsum("npp->np", exact))
     assert np.abs(ratio - 1.0).max() < 0.06
     assert ratio.std() < 0.015
+
+
+@pytest.mark.parametrize("degree", [2.0, 6.0, 20.0])
+@pytest.mark.parametrize("penalty", ["squared_l2", "l2", "l1"])
+def test_samples_give_standard_errors_to_five_percent_and_the_mean_to_a_percent(penalty, degree):
+    rng = np.random.default_rng(7)
+    loss, _ = make_loss(rng, 60, 5, 6)
+    fit, settings = make_fit(rng, loss, penalty, hub=0.1, degree=degree)
+    problem, values = present_problem(fit, loss, settings)
+    system = problem.hessian(fit.coefficients, values)
+    inverse = np.linalg.inv(system.dense()).reshape(60, 5, 60, 5)
+    prepared = ConjugateGradient.of(system)
+    sampled = sampled_blocks(system, prepared, 1000, seed=0)
+    ratio = np.sqrt(np.einsum("npp->np", sampled) / np.einsum("ipip->ip", inverse))
+    # Tasks share samples, so that the error itself is not exactly the one that was aimed at.
+    assert np.sqrt(np.mean((ratio - 1.0) ** 2)) < 0.065
+    mean = mean_covariance(system, prepared)
+    np.testing.assert_allclose(mean, inverse.mean(axis=(0, 2)), atol=0.01 * np.abs(mean).max())
+
+
+@pytest.mark.parametrize("kind", ["hub", "separate"])
+@pytest.mark.parametrize("unequal", [False, True])
+def test_tasks_of_few_rows_have_the_covariance_of_the_dense_inverse(monkeypatch, kind, unequal):
+    rng = np.random.default_rng(8)
+    loss, _ = make_loss(rng, 9, 60, 7)
+    _, settings = make_fit(rng, loss)
+    settings = replace(settings, ridge=1.0)
+    if kind == "hub":
+        fit = refit(
+            GraphFit("hub", np.empty((0, 2), int), np.empty(0), np.zeros(60), rng.uniform(1, 50, 60), loss.moment, 0.0),
+            loss,
+            settings,
+        )
+    else:
+        fit = independent_level(loss, settings)
+    ratios = np.geomspace(0.2, 5.0, 9) if unequal else None
+    assert few_rows(loss.gram, replace(SIZES, low_rank_numbers=0)) is not None
+    dense = posterior_of(fit, loss, settings, ratios=ratios)
+    used = []
+    small = replace(SIZES, low_rank_numbers=0)
+    monkeypatch.setattr(
+        "ggmtl.inference.posterior.few_rows", lambda gram, _=None: used.append(1) or few_rows(gram, small)
+    )
+    monkeypatch.setattr("ggmtl.inference.noise_variance.few_rows", lambda gram: used.append(1) or few_rows(gram, small))
+    found = posterior_of(fit, loss, settings, ratios=ratios)
+    assert used
+    for name in ("covariance", "common", "new_task"):
+        expected = getattr(dense, name)
+        np.testing.assert_allclose(getattr(found, name), expected, rtol=1e-9, atol=1e-11 * np.abs(expected).max())
+    assert found.noise == pytest.approx(dense.noise, rel=1e-10)
 
 
 def test_pooled_model_has_the_covariance_of_one_regression():

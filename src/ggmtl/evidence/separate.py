@@ -40,7 +40,7 @@ def separate_ridges(loss: LeastSquares, slopes: np.ndarray) -> np.ndarray:
     Tasks without rows, or of one row, get the median κ of the others.
     """
     n, p = loss.moment.shape
-    gram, moment, square, freedom = _without_intercept(loss, slopes)
+    gram, moment, square, freedom = without_intercept(loss, slopes)
     # Weights may add up to less than one row, and sums of squares of a constant column to less than nothing.
     rows = np.maximum(freedom, 0.0)
     variance = np.maximum(np.einsum("nkk->nk", gram), 0.0) / np.maximum(rows, 1.0)[:, None]
@@ -98,16 +98,25 @@ def _strengths(
     return np.where(known, kappa[both], np.nan), error
 
 
-def _without_intercept(loss: LeastSquares, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def without_intercept(loss: LeastSquares, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """XᵀX, Xᵀy and yᵀy of every task after its intercept has been fitted, and its degrees of freedom."""
     free = np.flatnonzero(~slopes)
     if not len(free):
         return loss.gram, loss.moment, loss.target_square, loss.count
-    column = int(free[0])
+    column, used = int(free[0]), _positions(slopes)
     count = loss.gram[:, column, column]
     known = np.where(count > 0, count, 1.0)
-    means, level = loss.gram[:, slopes, column] / known[:, None], loss.moment[:, column] / known
-    gram = loss.gram[:, slopes][:, :, slopes] - known[:, None, None] * means[:, :, None] * means[:, None, :]
-    moment = loss.moment[:, slopes] - known[:, None] * means * level[:, None]
+    means, level = loss.gram[:, used, column] / known[:, None], loss.moment[:, column] / known
+    gram = known[:, None, None] * means[:, :, None]
+    gram = gram * means[:, None, :]
+    np.subtract(loss.gram[:, used][:, :, used], gram, out=gram)
+    moment = loss.moment[:, used] - known[:, None] * means * level[:, None]
     square = np.maximum(loss.target_square - known * level**2, 0.0)
     return gram, moment, square, loss.count - (count > 0)
+
+
+def _positions(used: np.ndarray) -> np.ndarray | slice:
+    """Where a mask is true; a slice, which copies nothing, where that is one range."""
+    where = np.flatnonzero(used)
+    one_range = len(where) > 0 and where[-1] - where[0] == len(where) - 1
+    return slice(int(where[0]), int(where[-1]) + 1) if one_range else where

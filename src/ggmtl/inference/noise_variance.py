@@ -21,12 +21,13 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from ggmtl.bilevel.inner import InnerProblem
+from ggmtl.evidence.separate import without_intercept
 from ggmtl.runtime import kernels
 from ggmtl.solve.preconditioners import BlockJacobi
 from ggmtl.solve.solvers import ConjugateGradient
 from ggmtl.solve.structured import component_systems, component_tasks, information
 from ggmtl.solve.system import TaskSystem, inverse_and_log_determinant
-from ggmtl.statistics.least_squares import LeastSquares
+from ggmtl.statistics.least_squares import LeastSquares, few_rows, spectra
 
 # Mean square of scaled columns up to which they are constant.
 _VANISHING = 1e-200
@@ -76,10 +77,10 @@ def separate_scales(loss: LeastSquares, slopes: np.ndarray) -> tuple[float, floa
     with G_i and Q after the intercepts b_i are fitted. The last term is a weak prior, Beta(1.5, 1.5) on the share h of
     the noise. Without it σ² would be zero in one of ten sets of 8 tasks × 10 rows × 20 features.
     """
-    gram, moment, square, freedom = _without_intercepts(loss, slopes)
-    spectrum, vectors = np.linalg.eigh(gram)
+    gram, moment, squares, freedoms = without_intercept(loss, slopes)
+    square, freedom = float(squares.sum()), float(freedoms.sum())
+    spectrum, along = spectra(gram, moment, few_rows(gram))
     spectrum = np.maximum(spectrum, 0.0)
-    along = np.einsum("npk,np->nk", vectors, moment) ** 2
     rows = max(float(loss.count.sum()), 1.0)
     signal = float(np.einsum("npp->", gram)) / rows
     # Where no slope is determined, any unit of κ will do.
@@ -102,21 +103,6 @@ def separate_scales(loss: LeastSquares, slopes: np.ndarray) -> tuple[float, floa
     if spare < _ENOUGH:
         return floored(noise, loss), 1.0 / kappa
     return floored(own / spare, loss), noise / kappa / floored(own / spare, loss)
-
-
-def _without_intercepts(loss: LeastSquares, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, float]:
-    """G and m of the slopes, yᵀy and degrees of freedom, after every task's intercept has been fitted."""
-    free, rows = np.flatnonzero(~slopes), float(loss.count.sum())
-    if not len(free):
-        return loss.gram, loss.moment, float(loss.target_square.sum()), rows
-    column = int(free[0])
-    count = loss.gram[:, column, column]
-    known = np.where(count > 0, count, 1.0)
-    means, level = loss.gram[:, slopes, column] / known[:, None], loss.moment[:, column] / known
-    gram = loss.gram[:, slopes][:, :, slopes] - known[:, None, None] * means[:, :, None] * means[:, None, :]
-    moment = loss.moment[:, slopes] - known[:, None] * means * level[:, None]
-    square = float((loss.target_square - known * level**2).sum())
-    return gram, moment, max(square, 0.0), rows - float((count > 0).sum())
 
 
 def honest_noise(loss: LeastSquares, held_out: HeldOut | None, taken: Callable[[float], float]) -> float:
@@ -155,9 +141,8 @@ def _own_error(loss: LeastSquares) -> tuple[float, float]:
 
 def _pure_error(loss: LeastSquares) -> tuple[float, float]:
     """Residuals of separate models: Σ_i ‖residual_i‖² and its degrees of freedom N − Σ_i rank X_i."""
-    spectrum, vectors = np.linalg.eigh(loss.gram)
+    spectrum, along = spectra(loss.gram, loss.moment, few_rows(loss.gram))
     used = spectrum > 1e-10 * np.maximum(spectrum[:, -1:], np.finfo(float).tiny)
-    along = np.einsum("npk,np->nk", vectors, loss.moment) ** 2
     explained = np.where(used, along / np.where(used, spectrum, 1.0), 0.0).sum(axis=1)
     square = float(np.maximum(loss.target_square - explained, 0.0).sum())
     return square, max(float(loss.count.sum() - used.sum()), 0.0)

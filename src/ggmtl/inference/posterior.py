@@ -21,13 +21,14 @@ from scipy.linalg import cho_factor, cho_solve
 from ggmtl.bilevel.inner import InnerProblem
 from ggmtl.bilevel.level import GraphFit, Settings, on_its_columns, present_problem
 from ggmtl.inference.noise_variance import HeldOut, floored, honest_noise, separate_scales, squared_noise
+from ggmtl.inference.sampled_covariance import mean_covariance, sampled_blocks
 from ggmtl.solve.solvers import prepare
-from ggmtl.solve.system import Curvature, TaskSystem
-from ggmtl.statistics.least_squares import LeastSquares
+from ggmtl.solve.system import TaskSystem
+from ggmtl.statistics.least_squares import LeastSquares, few_rows
 from ggmtl.statistics.scaling import Scaling
 
-# Relative residual of samples: far below their sampling error.
-_SAMPLE_TOL = 1e-4
+# D⁻¹ = H⁻¹ − TᵀT cancels as many digits as G is larger than H.
+_WORST_RATIO = 1e10
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,8 @@ def posterior_of(
 
     `ratios` are σ_i²/σ² of the tasks where their rows counted alike though their noise differs, shape (n,).
 
-    Exact without edges and up to ``sizes.exact_covariance`` coefficients in all models together; else each block is
-
-        (A⁻¹)_ii = D_i⁻¹ + E δδᵀ ,     δ = z_i − D_i⁻¹(Az)_i ,     z ~ N(0, A⁻¹) ,
-
-    D_i the diagonal block of A. Only the part that comes from other tasks is estimated.
+    Exact without edges and up to ``sizes.exact_covariance`` coefficients in all models together; above, by at most
+    `n_samples` samples, see :mod:`ggmtl.inference.sampled_covariance`.
     """
     if fit.columns is not None:
         narrow = on_its_columns(fit, loss, settings)
@@ -131,7 +129,7 @@ def posterior_of(
         return _separate_posterior(fit, problem, settings, ratios)
     system, loss = problem.hessian(fit.deviations, values), problem.loss
     if len(system.edges):
-        (blocks, exact), common = _blocks(system, n_samples, seed), _mean_covariance(system)
+        blocks, common, exact = _linked_blocks(system, n_samples, seed)
     else:
         (blocks, common), exact = _hub_blocks(system), True
     if problem.penalty == "squared_l2":
@@ -144,12 +142,20 @@ def posterior_of(
     return Posterior(blocks, common + _between(fit, noise, blocks), common, noise, exact)
 
 
-def _blocks(system: TaskSystem, n_samples: int, seed: int) -> tuple[np.ndarray, bool]:
-    """Diagonal blocks of A⁻¹, and whether they are exact."""
-    n, p = system.shape
-    if n * p <= system.sizes.exact_covariance:
-        return _dense_blocks(system), True
-    return _sampled_blocks(system, n_samples, seed), False
+def _linked_blocks(system: TaskSystem, n_samples: int, seed: int) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Diagonal blocks of A⁻¹, the covariance of the mean of the models, and whether the blocks are exact."""
+    if system.gram[..., 0].size <= system.sizes.exact_covariance:
+        inverse = _dense_inverse(system)
+        return _symmetric(np.einsum("ipiq->ipq", inverse)), inverse.mean(axis=(0, 2)), True
+    prepared = prepare(system)
+    return sampled_blocks(system, prepared, n_samples, seed), mean_covariance(system, prepared), False
+
+
+def _blocks(system: TaskSystem, n_samples: int, seed: int) -> np.ndarray:
+    """Diagonal blocks of A⁻¹ alone."""
+    if system.gram[..., 0].size <= system.sizes.exact_covariance:
+        return np.einsum("ipiq->ipq", _dense_inverse(system))
+    return sampled_blocks(system, prepare(system), n_samples, seed)
 
 
 def noise_of(fit: GraphFit, loss: LeastSquares, settings: Settings, *, held_out: HeldOut | None = None) -> float:
@@ -184,7 +190,7 @@ def _noise_by_blocks(
         return noise
 
     def taken_of_share(share: float) -> float:
-        return taken(_blocks(replace(system, gram=share * system.gram), 16, seed)[0])
+        return taken(_blocks(replace(system, gram=share * system.gram), 16, seed))
 
     return max(noise, honest_noise(loss, held_out, taken_of_share))
 
@@ -196,7 +202,8 @@ def _pooled_posterior(fit: GraphFit, loss: LeastSquares, settings: Settings) -> 
         loss.gram.sum(axis=0) + np.diag(np.where(settings.slopes, settings.ridge, 0.0)), hermitian=True
     )
     noise = 2 * loss.value(fit.coefficients) / max(float(loss.count.sum()) - p, 1.0)
-    return Posterior(np.tile(inverse, (loss.n_tasks, 1, 1)), inverse, inverse, floored(noise, loss), True)
+    blocks = np.broadcast_to(inverse, loss.gram.shape)
+    return Posterior(blocks, inverse, inverse, floored(noise, loss), True)
 
 
 def _is_separate(problem: InnerProblem) -> bool:
@@ -225,10 +232,50 @@ def _separate_posterior(
         inside *= ratios[:, None, None]
     A[:, index, index] += ridge
     inside[:, index, index] += ratio * ridge**2
-    inverse = np.linalg.inv(A)
-    blocks = _symmetric(inverse @ inside @ inverse)
+    rows = few_rows(loss.gram)
+    if rows is None:
+        inverse = np.linalg.inv(A)
+        blocks = _symmetric(inverse @ inside @ inverse)
+    else:
+        blocks = _separate_by_rows(rows, A, ratio, np.ones(len(A)) if ratios is None else ratios)
     common = blocks.mean(axis=0) / loss.n_tasks
     return Posterior(blocks, common + _between(fit, noise, blocks), common, noise, True)
+
+
+def _separate_by_rows(rows: np.ndarray, A: np.ndarray, ratio: float, ratios: np.ndarray) -> np.ndarray:
+    """A⁻¹(qG + tD²)A⁻¹ for G = RᵀR and D = A − G, q the `ratios` and t the `ratio`.
+
+    With Z = A⁻¹Rᵀ it is tI + ZN + (ZN)ᵀ, where N = ½(qI + tRRᵀ)Zᵀ − tR, because A⁻¹D = I − ZR.
+    """
+    Z = np.linalg.solve(A, rows.transpose(0, 2, 1))
+    middle = ratio * (rows @ rows.transpose(0, 2, 1)) + ratios[:, None, None] * np.eye(rows.shape[1])
+    blocks = Z @ (0.5 * (middle @ Z.transpose(0, 2, 1)) - ratio * rows)
+    return blocks + blocks.transpose(0, 2, 1) + ratio * np.eye(A.shape[1])
+
+
+def _hub_blocks_by_rows(system: TaskSystem, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """:func:`_hub_blocks` for G_i = RᵀR of few rows, a ridge ρ that all tasks share and P = (HN)⁻¹.
+
+    D⁻¹ = C − TᵀT with C = (H + ρ)⁻¹ and D⁻¹H = E − TᵀV, V = TH, E = CH. Hence
+
+        (A⁻¹)_ii = C + EPE − TᵀY − YᵀT ,     Y = ½T + VPE − ½VPVᵀT .
+    """
+    hub, ridge = system.hub, np.broadcast_to(system.ridge, system.shape)[0]
+    n, p = system.shape
+    strength = hub + ridge
+    scaled = rows / strength
+    factor = np.linalg.cholesky(scaled @ rows.transpose(0, 2, 1) + np.eye(rows.shape[1]))
+    T = np.linalg.solve(factor, scaled)
+    sums = np.tensordot(T, T, ([0, 1], [0, 1]))
+    kept = np.diag(n * ridge / strength) + sums * hub
+    mean = np.linalg.solve(kept, np.diag(1.0 / strength) - sums / n)
+    precision = np.linalg.inv(0.5 * (hub[:, None] * kept + (hub[:, None] * kept).T))
+    V, share = T * hub, hub / strength
+    VP = (V.reshape(-1, p) @ precision).reshape(T.shape)
+    Y = 0.5 * T + VP * share - 0.5 * (VP @ V.transpose(0, 2, 1)) @ T
+    blocks = T.transpose(0, 2, 1) @ Y
+    blocks = np.diag(1.0 / strength) + share[:, None] * precision * share - blocks - blocks.transpose(0, 2, 1)
+    return blocks, 0.5 * (mean + mean.T)
 
 
 def _hub_blocks(system: TaskSystem) -> tuple[np.ndarray, np.ndarray]:
@@ -238,6 +285,11 @@ def _hub_blocks(system: TaskSystem) -> tuple[np.ndarray, np.ndarray]:
 
         (A⁻¹)_ii = D_i⁻¹ + D_i⁻¹H (HN)⁻¹ H D_i⁻¹ ,     Var(w̄) = N⁻¹ Σ_j D_j⁻¹ / n .
     """
+    rows = few_rows(system.gram, system.sizes)
+    if rows is not None and (np.einsum("nkk->nk", system.gram).max(axis=0) < _WORST_RATIO * system.hub).all():
+        ridge = np.broadcast_to(system.ridge, system.shape)
+        if (ridge == ridge[0]).all():
+            return _hub_blocks_by_rows(system, rows)
     index = np.arange(len(system.hub))
     own = system.gram.copy()
     own[:, index, index] += system.ridge
@@ -255,63 +307,11 @@ def _hub_blocks(system: TaskSystem) -> tuple[np.ndarray, np.ndarray]:
     return _symmetric(inverse + reach @ precision @ reach.transpose(0, 2, 1)), 0.5 * (mean + mean.T)
 
 
-def _dense_blocks(system: TaskSystem) -> np.ndarray:
+def _dense_inverse(system: TaskSystem) -> np.ndarray:
+    """A⁻¹, shape (n, p, n, p)."""
     n, p = system.shape
     factor = cho_factor(system.dense(), lower=True, overwrite_a=True, check_finite=False)
-    inverse = cho_solve(factor, np.eye(n * p), overwrite_b=True, check_finite=False).reshape(n, p, n, p)
-    return _symmetric(np.einsum("ipiq->ipq", inverse))
-
-
-def _sampled_blocks(system: TaskSystem, n_samples: int, seed: int) -> np.ndarray:
-    random = np.random.default_rng(seed)
-    inverse = np.linalg.inv(system.diagonal_blocks())
-    prepared = prepare(system)
-    n, p = system.shape
-    total, done = np.zeros((n, p, p)), 0
-    while done < n_samples:
-        # More columns than this are solved one by one anyway.
-        batch = min(p, n_samples - done)
-        noise = _noise_of_precision(system, batch, random)
-        rest = prepared.solve(noise, tol=_SAMPLE_TOL).require(1e-3).value - inverse @ noise
-        total += rest @ rest.transpose(0, 2, 1)
-        done += batch
-    return _symmetric(inverse + total / n_samples)
-
-
-def _noise_of_precision(system: TaskSystem, n_samples: int, random: np.random.Generator) -> np.ndarray:
-    """ζ ~ N(0, A), shape (n, p, n_samples): a root of every summand of A times white noise."""
-    n, p = system.shape
-    spectrum, vectors = np.linalg.eigh(system.gram)
-    roots = vectors * np.sqrt(np.maximum(spectrum, 0.0))[:, None, :]
-    noise = roots @ random.standard_normal((n, p, n_samples))
-    pull = random.standard_normal((n, p, n_samples))
-    noise += np.sqrt(system.hub)[:, None] * (pull - pull.mean(axis=0))
-    ridge = np.sqrt(np.broadcast_to(system.ridge, (n, p)))
-    noise += ridge[..., None] * random.standard_normal((n, p, n_samples))
-    weights = system.edge_weights if system.edge_weights.ndim == 2 else system.edge_weights[:, None]
-    along = random.standard_normal((len(system.edges), p, n_samples))
-    along *= np.sqrt(weights * system.coupling)[..., None]
-    if system.curvature is not None:
-        along -= _curvature_part(system.curvature, weights[:, 0] * system.coupling[0], along)
-    return noise + (system.incidence.T @ along.reshape(len(along), -1)).reshape(n, p, n_samples)
-
-
-def _curvature_part(curvature: Curvature, strength: np.ndarray, along: np.ndarray) -> np.ndarray:
-    """The part to subtract in (aI − c uuᵀ)^½ = a^½ (I − θ uuᵀ/‖u‖²), θ = 1 − (1 − c‖u‖²/a)^½."""
-    u = curvature.directions
-    length = np.maximum((u**2).sum(axis=1), np.finfo(float).tiny)
-    share = np.clip(curvature.factors * length / strength, 0.0, 1.0)
-    factor = (1.0 - np.sqrt(1.0 - share)) / length
-    inside = np.einsum("mp,mpr->mr", u, along) * factor[:, None]
-    return u[:, :, None] * inside[:, None, :]
-
-
-def _mean_covariance(system: TaskSystem) -> np.ndarray:
-    """Var(w̄)/σ² of the mean of the models."""
-    n, p = system.shape
-    right = np.broadcast_to(np.eye(p) / n, (n, p, p)).copy()
-    mean = prepare(system).solve(right, tol=1e-8).require(1e-3).value.mean(axis=0)
-    return 0.5 * (mean + mean.T)
+    return cho_solve(factor, np.eye(n * p), overwrite_b=True, check_finite=False).reshape(n, p, n, p)
 
 
 def _between(fit: GraphFit, noise: float, blocks: np.ndarray) -> np.ndarray:

@@ -78,6 +78,7 @@ def posterior(state: FittedState) -> Posterior:
     return state.once("posterior", lambda: posterior_within(state).with_spread(deviations_of_levels(state)))
 
 
+@one_blas_thread()
 def posterior_within(state: FittedState) -> Posterior:
     """The posterior with the weighted mean of the levels' covariances, without the spread between levels."""
 
@@ -94,21 +95,32 @@ def _within_levels(state: FittedState, main: Posterior, loss: LeastSquares) -> P
 
     The pooled level and separate models have covariances of their own. All other levels get that of the main one.
     """
-    family, fitted, covariance = state.family, state.fitted_tasks, main.covariance.copy()
-    for name, weight in family.weights.items():
-        kind = family.levels[name].kind
-        if name == family.main or kind not in ("pooled", "independent"):
-            continue
-        fit, total = among(family.levels[name], fitted), loss.of_tasks(fitted)
-        narrow, rows, settings = on_its_columns(fit, total, state.settings)
-        level = _with_ridge(narrow, rows, settings)
+    family, fitted, total = state.family, state.fitted_tasks, _of_fitted(state, loss)
+    others = {
+        name: weight
+        for name, weight in family.weights.items()
+        if name != family.main and family.levels[name].kind in ("pooled", "independent")
+    }
+    # A slice where it will do: blocks of many tasks are not copied then.
+    rows = fitted if state.attached else slice(None)
+    covariance = main.covariance.copy()
+    covariance[rows] *= 1.0 - sum(others.values())
+    for name, weight in others.items():
+        fit = among(family.levels[name], fitted)
+        narrow, own_rows, settings = on_its_columns(fit, total, state.settings)
+        level = _with_ridge(narrow, own_rows, settings)
         ratios = noise_ratios(state)
         ratios = None if ratios is None else _relative_to_mean(ratios[fitted], total)
-        own = posterior_of(level, rows, settings, ratios=ratios)
+        own = posterior_of(level, own_rows, settings, ratios=ratios)
         if fit.columns is not None:
             own = own.on_columns(fit.columns, total.n_features)
-        covariance[fitted] += weight * (own.noise / main.noise * own.covariance - main.covariance[fitted])
+        covariance[rows] += weight * own.noise / main.noise * own.covariance
     return replace(main, covariance=covariance)
+
+
+def _of_fitted(state: FittedState, loss: LeastSquares) -> LeastSquares:
+    """The rows of the tasks that were fitted together."""
+    return loss.of_tasks(state.fitted_tasks) if state.attached else loss
 
 
 def _with_ridge(fit: GraphFit, rows: LeastSquares, settings: Settings) -> GraphFit:
@@ -130,7 +142,7 @@ def standard_errors(state: FittedState) -> np.ndarray:
 
 def _posterior(state: FittedState, folded: FoldedLoss) -> Posterior:
     fitted = state.fitted_tasks
-    total = folded.total.of_tasks(fitted)
+    total = _of_fitted(state, folded.total)
     fit = _with_ridge(among(state.level, fitted), total, state.settings)
     with verbose_logging(int(state.settings.sizes.is_large(*fit.coefficients.shape))):
         logger.info("standard errors of %d tasks, once for this model", len(state.task_names))

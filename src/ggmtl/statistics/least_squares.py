@@ -250,6 +250,21 @@ def few_rows(gram: np.ndarray, sizes: Sizes = SIZES) -> np.ndarray | None:
     return factor_rows(gram, most)
 
 
+def spectra(gram: np.ndarray, moment: np.ndarray, rows: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues of every G_i, rising, and squares of m_i along its eigenvectors, shapes (n, k).
+
+    m_i must be in the span of G_i. With few rows R (else None) most eigenvalues are zero; these are left out.
+    """
+    if rows is None:
+        spectrum, vectors = np.linalg.eigh(gram)
+        return spectrum, np.einsum("npk,np->nk", vectors, moment) ** 2
+    spectrum, vectors = np.linalg.eigh(rows @ rows.transpose(0, 2, 1))
+    along = np.einsum("nrk,nr->nk", vectors, np.matmul(rows, moment[..., None])[..., 0]) ** 2
+    spectrum = np.maximum(spectrum, 0.0)
+    known = spectrum > _ROUNDING * gram.shape[1] * spectrum[:, -1:]
+    return spectrum, np.where(known, along / np.where(known, spectrum, 1.0), 0.0)
+
+
 def factor_rows(gram: np.ndarray, most: int) -> np.ndarray | None:
     """R of shape (n, r, p) with RᵀR = G to rounding, by Cholesky steps with pivots; None where r would exceed `most`.
 
