@@ -247,7 +247,7 @@ def test_neighbours_of_neighbours_are_those_of_the_reference(place, chunk, monke
     k = int(np.bincount(edges.ravel()).max() + 1) // 2
     found = nearest_in_neighbourhood(torch.as_tensor(points).to(place), graph, k).cpu().numpy()
     lists = graph.start.cpu().numpy(), graph.neighbour.cpu().numpy()
-    np.testing.assert_array_equal(found, reference.nearest_in_neighbourhood(points, *lists, k))
+    np.testing.assert_array_equal(found, reference.nearest_in_neighbourhood(points, *lists, k, 0, len(points)))
     # A point without neighbours has only itself.
     np.testing.assert_array_equal(found[290:], np.arange(290, 300)[:, None].repeat(k, axis=1))
 
