@@ -458,7 +458,7 @@ STAGES = (
     ("edges", "prior_moments", "… of which prior samples"),
     ("edges", "models", "models of the final edges"),
     ("sampled_edges", "_step", "new edge values (host)"),
-    ("sampled_edges", "_renew", "exchange of edges (host)"),
+    ("sampled_edges", "_with_candidates", "exchange of edges (host)"),
     ("sampled_edges", "strongest", "choice of the strongest edges (host)"),
     ("loss", "task_values", "held-out errors"),
     ("loss", "host", "copies to the host, waiting included"),

@@ -51,8 +51,9 @@ from ggmtl.bilevel.inner import InnerProblem, solve_inner
 from ggmtl.data.task_data import TaskData
 from ggmtl.datasets import load_parkinson, load_school, make_clusters
 from ggmtl.errors import GGMTLError
+from ggmtl.evidence.edge_strength import tune_strengths
 from ggmtl.evidence.hub import hub_evidence
-from ggmtl.evidence.hub_strengths import HubStrength, learn_hub_by_feature, tune_strengths
+from ggmtl.evidence.hub_strengths import HubStrength, learn_hub_by_feature
 from ggmtl.graph.candidates import KNN
 from ggmtl.reproduce.peers import (
     GpBoost,

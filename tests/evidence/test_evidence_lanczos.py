@@ -165,7 +165,7 @@ def test_three_thousand_tasks_agree_with_sparse_factors(prior_by):
     found = sampled_evidence(model, values, n_probes=32)
     assert abs(found.value - exact) < 4 * found.standard_error
     assert found.standard_error < 2.0
-    assert found.unsettled < found.standard_error
+    assert found.last_change < found.standard_error
     np.testing.assert_allclose(found.coefficients.ravel(), solution, atol=1e-4)
 
 

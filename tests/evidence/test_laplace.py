@@ -30,7 +30,7 @@ def make_loss(name, noise=1.0, n_tasks=6, n_rows=90, p=3, seed=0, ridge=None):
 def dense(loss, hub, ridge):
     """f by a general optimiser and a dense determinant."""
     n, p = loss.start.shape
-    drawn = loss.drawn()
+    drawn = loss.common_precision()
     # The common model, with its own prior, at its minimum.
     prior = np.kron(np.eye(n), np.diag(hub)) - np.kron(np.ones((n, n)), np.diag(hub**2 / (n * hub + drawn)))
     prior += ridge * np.eye(n * p)
@@ -127,7 +127,7 @@ def test_the_gradient_for_correlated_deviations_matches_central_differences(name
 def dense_correlated(loss, precision):
     """f up to a constant, and the models, where deviations have the precision `precision`."""
     n, p = loss.start.shape
-    pooled = n * precision + np.diag(loss.drawn())
+    pooled = n * precision + np.diag(loss.common_precision())
     prior = np.kron(np.eye(n), precision)
     prior -= np.kron(np.ones((n, n)), precision @ np.linalg.solve(pooled, precision))
 

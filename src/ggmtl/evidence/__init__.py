@@ -1,15 +1,21 @@
-"""The marginal likelihood of graphs and strengths, with the models integrated out.
+"""Marginal likelihood (evidence) of shrinkage strengths and graphs, and the search for the best ones.
 
-In: the losses of all rows, and candidate edges. Out: strengths, edge values and graphs (``GraphFit``).
+In: the losses of all rows, and candidate edges. Out: strengths, edge values and graphs (``GraphFit``). The models are
+integrated out. With A the system of all models, P_k the prior precision of coefficient k, and c_k components,
 
     f = ½(N − Σ_k c_k) ln Q + ½ ln|A| − ½ Σ_k ln|P_k|₊ ,    −f is the log evidence up to a constant
 
-- ``hub``: the common model alone; ``hub_strengths``: its strengths; ``separate``: ridges of separate models.
-- ``task_noise``: a noise variance and a scale of deviations for every task.
-- ``dense``: f and its derivatives for a weighted graph, exact; ``edge_steps`` learns edge values with them.
-- ``clusters``, ``selection``: which graph to report; ``spanning_trees``: how probable every edge is.
-- ``sampling``: samples and log-determinants for many tasks; ``sampled_edges`` learns edges with them.
-- ``shared_coefficients``, ``search_l1``: tasks that share single coefficients (ℓ1 penalty).
-- ``search`` runs all of this (``scaled_problem``: in which units); ``level_value`` gives the evidence of a result.
-- ``gpu``: the same for losses on a device.
+=======================  ==============================================================================================
+shared model (hub)       ``hub``: f(h) and derivatives, from ``hub_sums``; ``hub_strengths`` learns h. ``laplace``: the
+                         same for classes and counts; ``task_means``: with task features; ``correlated``: deviations
+an edge                  ``dense``: exact ∂f/∂e of every edge, used by ``edge_steps`` to learn edge values;
+                         ``spanning_trees``: posterior probability of every edge
+a graph                  ``elimination``: exact f of a sparse graph; ``edge_strength`` tunes its strength; ``clusters``:
+                         f of clusters, and their search; ``selection``: which graph to report
+many tasks               ``sampling``: posterior samples and log-determinants; ``sampled_edges`` learns edges from them
+a shared coefficient     ``shared_coefficients``; ``search_l1``: graphs for the ℓ1 penalty
+one task                 ``task_noise``: its noise variance and scale; ``separate``: ridges of separate models
+all together             ``search`` (in the units of ``scaled_problem``); ``level_value``: evidence of a fitted level
+on a GPU                 ``gpu``
+=======================  ==============================================================================================
 """

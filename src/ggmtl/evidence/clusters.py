@@ -1,14 +1,15 @@
-"""Evidence of tasks in clusters beside a hub, exact, and the best clusters: no matrix larger than p × p.
+"""Exact marginal likelihood of clusters of tasks with a hub, and the search for the best clusters.
 
-A clique of s tasks with weights c/s is a hub of its own: eliminating γ_C from Σ_i∈C c‖w_i − γ_C‖² leaves
-c(I − 11ᵀ/s). So tasks hang on the γ of their cluster with a = cΛ and on the common μ with h. With
-D_i = G_i + ρI + diag(a + h), eliminating the tasks, then the clusters, then μ leaves
+A clique of s tasks whose edges have the value c/s is the same as shrinkage towards a cluster mean γ_C: eliminating γ_C
+from Σ_i∈C c‖w_i − γ_C‖² leaves c(I − 11ᵀ/s). Each task is shrunk towards γ of its cluster with strength a = cΛ, and
+towards the shared model μ with strength h. Let D_i = G_i + ρI + diag(a + h). Eliminating the tasks, then the cluster
+means, then μ gives
 
     Γ_C = Σ_i∈C a D_i⁻¹ (G_i + ρI + h) ,   B_C = Σ_i∈C a D_i⁻¹ h ,   S = Σ_i h D_i⁻¹ (G_i + ρI + a) − Σ_C B_CᵀΓ_C⁻¹B_C
     ln|A|    = Σ_i ln|D_i| + Σ_C ln|Γ_C| + ln|S| − Σ_k [Σ_C ln(s_C a_k) + ln(n h_k)]
     ln|P_k|₊ = (n − K) ln(a_k + h_k) + (K − 1) ln h_k
 
-in O(n p³) for n tasks in K clusters.
+in O(n p³) for n tasks in K clusters. No matrix is larger than p × p.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from scipy.special import gammaln, logsumexp
 
+from ggmtl.evidence.edge_strength import StrengthEvidence, tune_strengths
 from ggmtl.evidence.hub import RIDGE, misfit
-from ggmtl.evidence.hub_strengths import StrengthEvidence, tune_strengths
 from ggmtl.evidence.hub_sums import task_inverses
 from ggmtl.statistics.least_squares import LeastSquares
 
-# Clusters are reported as cliques: those with more edges per task are left to sparser graphs. 60 tasks or fewer
-# always have less.
+# A cluster is reported as a clique. Clusterings with more edges per task than this are not tried; with 60 tasks or
+# fewer, no clustering has so many.
 _EDGES_PER_TASK = 30
-# Beside edges, hubs weaker than this share of the hub without edges are as good as none.
+# In a graph with edges, a hub weaker than this share of the best hub without edges has hardly any effect.
 HUB_SHARE = 0.03
-# Nats below the best after which no further numbers of clusters are tried.
+# Larger numbers of clusters are no longer tried once one is this many nats worse than the best.
 _PATIENCE = 30.0
-# How often tasks may move to the cluster that explains them best.
+# Largest number of rounds in which tasks move to the cluster that explains them best.
 _REASSIGNMENTS = 5
 
 
 @dataclass(frozen=True)
 class ClusterChoice:
-    """The clusters of highest penalised evidence.
+    """Clusters of the tasks, with their strengths, evidence and models.
 
     Parameters
     ----------
@@ -48,15 +49,17 @@ class ClusterChoice:
     strength : float
         c; every edge of a cluster of s tasks has the value c/s.
     hub : array of shape (p,)
-        Strengths of the hub beside them.
+        h, the strengths of the hub when tasks are also shrunk towards their clusters.
     value : float
-        f.
-    description, multiplicity : float
-        −ln of the prior and, about, of the posterior probability of these clusters.
+        f, the negative log evidence up to a constant.
+    description : float
+        −ln of the prior probability of this clustering, in nats.
     coefficients : array of shape (n, p)
-        Models.
+        Models of the tasks.
     noise : float
         σ².
+    multiplicity : float
+        −ln of the approximate posterior probability of this clustering, in nats.
     """
 
     cluster: np.ndarray
@@ -70,11 +73,11 @@ class ClusterChoice:
 
     @property
     def total(self) -> float:
-        """f and the description together: what the best clusters have least of."""
+        """f plus the description, in nats; the best clustering minimises it."""
         return self.value + self.description
 
     def edges(self) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs of tasks in one cluster, sorted, and their values c/s."""
+        """All pairs of tasks in the same cluster, sorted, shape (m, 2), and their values c/s, shape (m,)."""
         members = np.split(np.argsort(self.cluster, kind="stable"), np.cumsum(np.bincount(self.cluster))[:-1])
         cliques = [np.stack([part[k] for k in np.triu_indices(len(part), 1)], axis=1) for part in members]
         edges = np.concatenate(cliques)
@@ -90,7 +93,7 @@ def cluster_evidence(
     coupling: np.ndarray,
     ridge: float | np.ndarray = RIDGE,
 ) -> StrengthEvidence:
-    """Value of f, its derivatives for the strengths, and the models.
+    """Value of f, its derivatives with respect to c and h, and the models of the tasks.
 
     Parameters
     ----------
@@ -103,33 +106,34 @@ def cluster_evidence(
     hub, coupling : arrays of shape (p,)
         h > 0 and Λ > 0.
     ridge : float or array of shape (p,)
-        ρ; only there to determine what no row determines.
+        ρ, a tiny ridge that keeps directions without data determined.
     """
     n, p = loss.moment.shape
     size = np.bincount(cluster)
     a = strength * coupling
     inverse, log_det = task_inverses(loss.gram, a + hub + ridge)
     inverses = _sum_by(inverse, cluster)
-    # Sums of D⁻¹(G + ρI), not I − D⁻¹(a + h): rounding would leave nothing of it where columns are collinear.
+    # Sums of D⁻¹(G + ρI). The equal I − D⁻¹(a + h) would lose all digits to cancellation where columns are collinear.
     informed = _sum_by(np.matmul(inverse, loss.gram) + ridge * inverse, cluster)
     mixed = a[:, None] * inverses * hub
     gamma = _symmetric(a[:, None] * informed + mixed)
     gamma_inverse = _symmetric(np.linalg.inv(gamma))
     follow = np.matmul(gamma_inverse, mixed)
-    # h ΣD⁻¹a − BᵀΓ⁻¹B = BᵀΓ⁻¹(Γ − B), which does not cancel.
+    # h ΣD⁻¹a − BᵀΓ⁻¹B = BᵀΓ⁻¹(Γ − B); the right-hand side has no cancellation.
     pooled = hub[:, None] * informed.sum(axis=0) + np.einsum("cab,cad->bd", follow, a[:, None] * informed)
     pooled = _symmetric(pooled)
     pooled_inverse = _symmetric(np.linalg.inv(pooled))
-    # Means of the latent models.
+    # Posterior means of γ (`centre`) and μ (`common`), and the models.
     alone = np.matmul(inverse, loss.moment[..., None])[..., 0]
     pull = np.matmul(gamma_inverse, (a * _sum_by(alone, cluster))[..., None])[..., 0]
     common = pooled_inverse @ (hub * alone.sum(axis=0) + np.einsum("cab,ca->b", mixed, pull))
     centre = pull + follow @ common
     coefficients = alone + np.matmul(inverse, (a * centre[cluster] + hub * common)[..., None])[..., 0]
-    # Variances about γ and μ: of D⁻¹ itself, of γ given μ, and of μ, on which w hangs as D⁻¹ times `hang`.
-    hang = np.diag(hub) + a[:, None] * follow
-    by_common = np.matmul(hang, pooled_inverse)
-    middle = a[:, None] * gamma_inverse * a + np.matmul(by_common, np.swapaxes(hang, 1, 2))
+    # Posterior variances of w − γ and w − μ. They add up the variance of w given γ and μ (D⁻¹), of γ given μ, and of
+    # μ; the derivative of w with respect to μ is D⁻¹ `response`.
+    response = np.diag(hub) + a[:, None] * follow
+    by_common = np.matmul(response, pooled_inverse)
+    middle = a[:, None] * gamma_inverse * a + np.matmul(by_common, np.swapaxes(response, 1, 2))
     spread = np.einsum("nkk->k", inverse)
     spread = spread + np.einsum("nka,nka->k", np.matmul(inverse, middle[cluster]), inverse)
     followed = np.matmul(follow, pooled_inverse)
@@ -138,17 +142,18 @@ def cluster_evidence(
     about_cluster -= 2.0 * np.einsum("cka,cak->k", inverses, a[:, None] * gamma_inverse)
     about_cluster -= 2.0 * np.einsum("ckb,ckb->k", np.matmul(inverses, by_common), follow)
     about_hub = spread + n * np.diag(pooled_inverse) - 2.0 * np.einsum("cka,cak->k", inverses, by_common)
-    apart = ((coefficients - centre[cluster]) ** 2).sum(axis=0), ((coefficients - common) ** 2).sum(axis=0)
-    quadratic = 2 * loss.value(coefficients) + a @ apart[0] + hub @ apart[1] + float((ridge * coefficients**2).sum())
-    # The quadratic of A itself has γ and μ at their minima given w, as here.
+    within = ((coefficients - centre[cluster]) ** 2).sum(axis=0)
+    about = ((coefficients - common) ** 2).sum(axis=0)
+    quadratic = 2 * loss.value(coefficients) + a @ within + hub @ about + float((ridge * coefficients**2).sum())
+    # This equals the quadratic form of A: γ and μ are at their minima given w.
     twice_misfit, noise = misfit(loss, quadratic)
     log_det += float(np.linalg.slogdet(gamma)[1].sum() + np.linalg.slogdet(pooled)[1])
     log_det -= p * np.log(size).sum() + len(size) * np.log(a).sum() + np.log(n * hub).sum()
     log_prior = (n - len(size)) * np.log(a + hub).sum() + (len(size) - 1) * np.log(hub).sum()
     value = 0.5 * (twice_misfit + log_det - log_prior)
     within_prior = (n - len(size)) / (a + hub)
-    for_cluster = 0.5 * (apart[0] / noise + about_cluster - len(size) / a - within_prior)
-    for_hub = 0.5 * (apart[1] / noise + about_hub - len(size) / hub - within_prior)
+    for_cluster = 0.5 * (within / noise + about_cluster - len(size) / a - within_prior)
+    for_hub = 0.5 * (about / noise + about_hub - len(size) / hub - within_prior)
     return StrengthEvidence(float(value), float(coupling @ for_cluster), for_hub, coefficients, noise)
 
 
@@ -163,9 +168,11 @@ def search_clusters(
     allowed: np.ndarray | None = None,
     ridge: float | np.ndarray = RIDGE,
 ) -> ClusterChoice | None:
-    """The best cut of an average-linkage tree, its tasks then moved to the clusters that explain them best.
+    """Search for the clustering of lowest f + description; None if no clustering is allowed.
 
-    The search ends when more clusters have long ceased to pay.
+    The candidates are cuts of an average-linkage tree, few clusters first. The search stops when more clusters make the
+    result much worse. Tasks of the best cut are then moved to the cluster that explains them best, as long as this
+    improves the result.
 
     Parameters
     ----------
@@ -173,9 +180,9 @@ def search_clusters(
     distances : array of shape (n, n)
         Expected squared distances between models.
     coupling, hub : arrays of shape (p,)
-        Λ, and the hub to start from.
+        Λ, and the hub strengths from which the search starts.
     label : array of int, shape (p,)
-        Coefficients that share a hub strength.
+        Coefficients with the same label share a hub strength.
     together : array of shape (r, 2)
         Pairs that must share a cluster.
     allowed : array of shape (m, 2), optional
@@ -215,29 +222,29 @@ def search_clusters(
 def _memberships(
     loss: LeastSquares, choice: ClusterChoice, coupling: np.ndarray, ridge: float | np.ndarray
 ) -> np.ndarray:
-    """ln of how likely every task is in every cluster, up to a constant of the task, shape (n, K).
+    """Log-likelihood of every task in every cluster, up to a constant per task, shape (n, K).
 
-    With its own model integrated out, the rows of task i say −½(γᵀSγ − 2γᵀs)/σ² of the mean model γ of a cluster, where
-    S = a − a D⁻¹ a, s = a D⁻¹ m and D = G + diag(a): a distance between models in which a direction counts as much as
-    the rows tell of it.
+    With the model of task i integrated out, the log-likelihood of a cluster mean γ is −½(γᵀSγ − 2γᵀs)/σ², where
+    S = a − a D⁻¹ a, s = a D⁻¹ m and D = G + diag(a). Directions that the rows of the task determine well have a large
+    weight in it.
     """
     size = np.bincount(choice.cluster)
     centres = _sum_by(choice.coefficients, choice.cluster) / size[:, None]
     a = choice.strength * coupling
     inverse = task_inverses(loss.gram, a + ridge)[0]
     shrunk = np.diag(a) - a[:, None] * inverse * a
-    told = a * np.matmul(inverse, loss.moment[..., None])[..., 0]
-    misfit = np.einsum("ck,nkl,cl->nc", centres, shrunk, centres, optimize=True) - 2.0 * told @ centres.T
+    linear = a * np.matmul(inverse, loss.moment[..., None])[..., 0]
+    misfit = np.einsum("ck,nkl,cl->nc", centres, shrunk, centres, optimize=True) - 2.0 * linear @ centres.T
     return -0.5 * misfit / choice.noise
 
 
 def cluster_description(n_tasks: int, n_clusters: int) -> float:
-    """About ln of the number of ways to put tasks into clusters."""
+    """ln of the approximate number of ways to divide the tasks into this many clusters."""
     return float(n_tasks * np.log(n_clusters) - gammaln(n_clusters + 1))
 
 
 def _cuts(distances: np.ndarray, together: np.ndarray, allowed: np.ndarray | None) -> Iterator[np.ndarray]:
-    """Cuts of the tree, few clusters first, that keep to `together` and `allowed` and have not too many edges."""
+    """Cuts of the tree that respect `together`, `allowed` and the limit on edges; those with few clusters first."""
     n = len(distances)
     if n < 3:
         return
@@ -255,6 +262,7 @@ def _cuts(distances: np.ndarray, together: np.ndarray, allowed: np.ndarray | Non
 
 
 def _sum_by(values: np.ndarray, cluster: np.ndarray) -> np.ndarray:
+    """Sums of `values`, shape (n, …), over the tasks of each cluster, shape (K, …)."""
     order = np.argsort(cluster, kind="stable")
     return np.add.reduceat(values[order], np.searchsorted(cluster[order], np.arange(cluster.max() + 1)), axis=0)
 

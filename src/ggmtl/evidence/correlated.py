@@ -1,15 +1,16 @@
-"""A common model whose tasks depart from it in coefficients that go together.
+"""A shared model with correlated deviations of the coefficients.
 
     w_i ~ N(μ, σ²S) ,     y_i ~ N(X_i w_i, σ²)
 
-Whoever starts high may grow slowly: S has correlations, where the hub has S = diag(h)⁻¹. The steps are those of the EM
-algorithm for S, μ integrated out. With D_i = G_i + S⁻¹, K_i = D_i⁻¹G_i and M_i = S⁻¹K_i,
+The hub is the special case S = diag(h)⁻¹. Here S may have correlations: for example, tasks with a high intercept may
+have a small slope. S is learned by the EM algorithm, with μ integrated out. With D_i = G_i + S⁻¹, K_i = D_i⁻¹G_i and
+M_i = S⁻¹K_i, one step is
 
     μ = (ΣM_i)⁻¹ Σ S⁻¹D_i⁻¹ m_i ,     E = Σ_i [(w_i − μ)(w_i − μ)ᵀ/σ² + D_i⁻¹ + K_i (ΣM)⁻¹ K_iᵀ] ,
     S ← (E + ν diag(h)⁻¹)/(n + ν) ,
 
-an inverse Wishart prior about the hub. A step from S to S⁺ goes on to S^½ (S^−½ S⁺ S^−½)^r S^½, as the steps of
-:mod:`ggmtl.evidence.edge_steps` do.
+where ν is the weight of an inverse Wishart prior centred on the hub. Steps are over-relaxed, as in
+:mod:`ggmtl.evidence.edge_steps`: a step from S to S⁺ is replaced by one to S^½ (S^−½ S⁺ S^−½)^r S^½ with r > 1.
 """
 
 from __future__ import annotations
@@ -22,14 +23,19 @@ import numpy as np
 from ggmtl.evidence.hub import misfit
 from ggmtl.statistics.least_squares import LeastSquares
 
-# As many rounds and such a power give the error of fifteen plain rounds on the panels of benchmarks/panels.py.
+# Six rounds with the exponent r = 1.7 reach the error of fifteen plain rounds on the panels of benchmarks/panels.py.
 _ROUNDS, _POWER = 6, 1.7
-# Variances are moved by at most this factor a round, and start within these bounds, in units of the rows of a task.
+# A round shrinks no variance by more than this factor. The strengths from which the search starts are clipped to these
+# bounds, in multiples of the mean number of rows of a task.
 _SHRINKING, _BOUNDS = 1e-6, (1e-4, 1e4)
 
 
 class Moments(NamedTuple):
-    """Posterior moments of the models under given S: means, μ, D⁻¹, K and (ΣM)⁻¹."""
+    """Posterior moments of the models for a given S.
+
+    `models`, shape (n, p), are the means w_i and `common`, shape (p,), is μ. `inverse` and `kept`, shape (n, p, p), are
+    D_i⁻¹ and K_i. `spread`, shape (p, p), is (ΣM)⁻¹.
+    """
 
     models: np.ndarray
     common: np.ndarray
@@ -37,31 +43,32 @@ class Moments(NamedTuple):
     kept: np.ndarray
     spread: np.ndarray
 
-    def expected(self, apart: np.ndarray, noise: float) -> np.ndarray:
-        """E, shape (p, p), for deviations w_i − μ of these means and σ² = `noise`."""
-        square = apart.T @ apart / noise + self.inverse.sum(axis=0)
+    def expected(self, deviations: np.ndarray, noise: float) -> np.ndarray:
+        """E, shape (p, p), for `deviations` w_i − μ of shape (n, p) and σ² = `noise`."""
+        square = deviations.T @ deviations / noise + self.inverse.sum(axis=0)
         square += np.einsum("nka,nla->kl", self.kept @ self.spread, self.kept)
         return square
 
 
 def models_under(loss: LeastSquares, precision: np.ndarray) -> np.ndarray:
-    """Models of all tasks, shape (n, p), where S⁻¹, shape (p, p), is known."""
+    """Models of all tasks, shape (n, p), for a given precision S⁻¹ of shape (p, p)."""
     return moments_under(loss, precision).models
 
 
 def correlated_models(
     loss: LeastSquares, hub: np.ndarray, free: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Models of all tasks, shape (n, p), and S⁻¹, shape (p, p), learned from the strengths of the hub on.
+    """Models of all tasks, shape (n, p), and the learned precision S⁻¹, shape (p, p).
 
-    Coefficients that are not `free` (all are by default) keep the strength of the hub, and go with no other.
+    The search starts at the strengths of the hub. Coefficients that are not `free` keep these strengths and are
+    uncorrelated with all others; by default, all are free.
     """
 
     def expected(precision: np.ndarray) -> np.ndarray:
-        at = moments_under(loss, precision)
-        apart = at.models - at.common
-        quadratic = 2.0 * loss.value(at.models) + float(np.einsum("nk,nk->", apart @ precision, apart))
-        return at.expected(apart, misfit(loss, quadratic)[1])
+        moments = moments_under(loss, precision)
+        deviations = moments.models - moments.common
+        quadratic = 2.0 * loss.value(moments.models) + float(np.einsum("nk,nk->", deviations @ precision, deviations))
+        return moments.expected(deviations, misfit(loss, quadratic)[1])
 
     precision = learn_precision(expected, loss.n_tasks, max(float(loss.count.mean()), 1.0), hub, free)
     return models_under(loss, precision), precision
@@ -70,34 +77,39 @@ def correlated_models(
 def learn_precision(
     expected: Callable[[np.ndarray], np.ndarray], n: int, unit: float, hub: np.ndarray, free: np.ndarray | None = None
 ) -> np.ndarray:
-    """S⁻¹, shape (p, p), by the steps above from the strengths of the hub on.
+    """The precision S⁻¹, shape (p, p), learned by EM steps from the strengths of the hub.
 
     Parameters
     ----------
     expected : callable
-        E for S⁻¹.
+        The function S⁻¹ → E.
     n : int
         Number of tasks.
     unit : float
-        Rows of a task.
+        Mean number of rows of a task.
     hub : array of shape (p,)
+        h, from which the search starts.
     free : array of bool, shape (p,), optional
         Coefficients that are learned; the others keep the strength of the hub.
     """
-    tied = np.arange(len(hub)) if free is None else np.flatnonzero(free)
-    first = np.diag(1.0 / np.clip(hub[tied], _BOUNDS[0] * unit, _BOUNDS[1] * unit))
-    covariance, weight = first, len(tied) + 1.0
+    learned = np.arange(len(hub)) if free is None else np.flatnonzero(free)
+    block = np.ix_(learned, learned)
+    first = np.diag(1.0 / np.clip(hub[learned], _BOUNDS[0] * unit, _BOUNDS[1] * unit))
+    covariance, weight = first, len(learned) + 1.0
     precision = np.diag(hub)
-    precision[np.ix_(tied, tied)] = np.linalg.inv(covariance)
+    precision[block] = np.linalg.inv(covariance)
     for _ in range(_ROUNDS - 1):
-        step = (expected(precision)[np.ix_(tied, tied)] + weight * first) / (n + weight)
-        covariance = _lengthened(covariance, 0.5 * (step + step.T))
-        precision[np.ix_(tied, tied)] = np.linalg.inv(covariance)
+        step = (expected(precision)[block] + weight * first) / (n + weight)
+        covariance = _over_relaxed(covariance, 0.5 * (step + step.T))
+        precision[block] = np.linalg.inv(covariance)
     return precision
 
 
 def moments_under(loss: LeastSquares, precision: np.ndarray, common_ridge: np.ndarray | None = None) -> Moments:
-    """Posterior moments; the common model has a flat prior, or a precision `common_ridge` of shape (p,)."""
+    """Posterior moments for a given precision S⁻¹ of shape (p, p).
+
+    The prior of the shared model μ is flat, or normal about zero with the precision `common_ridge` of shape (p,).
+    """
     inverse = np.linalg.inv(loss.gram + precision)
     kept = np.eye(len(precision)) - inverse @ precision
     information = precision @ kept.sum(axis=0)
@@ -109,8 +121,8 @@ def moments_under(loss: LeastSquares, precision: np.ndarray, common_ridge: np.nd
     return Moments(models, common, inverse, kept, spread)
 
 
-def _lengthened(covariance: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """The covariance moved to where the step leads, and on."""
+def _over_relaxed(covariance: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """S^½ (S^−½ S⁺ S^−½)^r S^½ for S = `covariance` and S⁺ = `step`, both of shape (p, p)."""
     root = np.linalg.cholesky(covariance)
     back = np.linalg.inv(root)
     ratios, directions = np.linalg.eigh(back @ step @ back.T)

@@ -1,16 +1,19 @@
-"""Evidence of a weighted graph with a hub, exact, by one Cholesky factor of the whole system.
+"""Exact marginal likelihood of a weighted graph with a hub, and its derivatives, by a dense factor of the whole system.
+
+f is the negative log marginal likelihood (evidence) up to a constant. L_e is the Laplacian of the edge values e, Λ the
+coupling and h the strength of the hub, each per coefficient k. N is the number of rows, p that of coefficients.
 
     P_k = Λ_k L_e + h_k (I − 11ᵀ/n),        ln|P_k|₊ = ln|Λ_k L_e + h_k I| − ln h_k
     f   = ½(N − p) ln Q + ½ ln|A| − ½ Σ_k ln|P_k|₊ ,        σ² = Q/(N − p)
 
-(½Q/φ and σ² = φ where the noise is known).
+Where the noise variance φ is known, ½Q/φ replaces ½(N − p) ln Q, and σ² = φ.
 
-Every derivative is half the difference of a posterior and a prior expectation. For an edge, u = w_i − w_j,
+Every derivative is half the difference of a posterior and a prior expectation. For an edge with u = w_i − w_j,
 
     ∂f/∂e_ij   = ½ [ E(uᵀΛu)/σ² − Σ_k Λ_k R⁽ᵏ⁾_ij ] ,
     E(u_k²)/σ² = û_k²/σ² + (bᵀA⁻¹b)_kk ,        R⁽ᵏ⁾_ij = bᵀ(Λ_k L + h_k I)⁻¹b
 
-so that an edge survives only if its tasks are closer than the rest of the graph explains.
+So an edge keeps a positive value only if its two models are closer than the rest of the graph explains.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from ggmtl.statistics.least_squares import LeastSquares
 
 @dataclass(frozen=True)
 class EvidenceModel:
-    """Whose evidence is asked for: losses, candidate edges, and the strengths that are not the edges'.
+    """A model whose evidence can be computed once edge values are given: losses, edges, coupling and hub.
 
     Parameters
     ----------
@@ -43,9 +46,9 @@ class EvidenceModel:
     hub : array of shape (p,)
         h > 0.
     ridge : float or array of shape (p,)
-        ρ; only there to determine what no row determines.
+        ρ, a tiny ridge that keeps directions without data determined.
     sizes : Sizes
-        Which way of computing is taken.
+        Problem sizes at which the algorithms change.
     """
 
     loss: LeastSquares
@@ -58,12 +61,12 @@ class EvidenceModel:
     def __post_init__(self) -> None:
         if not (np.all(np.asarray(self.hub) > 0) and np.all(np.asarray(self.coupling) > 0)):
             raise ParameterError(
-                "hub and coupling must be positive for the evidence of a graph: else no edge could be cut. "
+                "hub and coupling must be positive: otherwise the evidence could not remove any edge. "
                 f"Got hub={self.hub!r} and coupling={self.coupling!r} instead. Use hub=True."
             )
 
     def system(self, edge_values: np.ndarray) -> TaskSystem:
-        """A for these edge values."""
+        """The linear system A for edge values of shape (m,)."""
         return TaskSystem(
             self.loss.gram,
             self.edges,
@@ -77,7 +80,7 @@ class EvidenceModel:
 
 @dataclass(frozen=True)
 class Expectations:
-    """Posterior and prior expectations: all that gradients and multiplicative steps need.
+    """Posterior and prior expectations, from which gradients and multiplicative steps are computed.
 
     Parameters
     ----------
@@ -95,19 +98,19 @@ class Expectations:
 
 @dataclass(frozen=True)
 class EdgeEvidence:
-    """Evidence of a graph.
+    """Evidence of a graph, with its derivatives and the models of the tasks.
 
     Parameters
     ----------
     value : float
-        f.
+        f, the negative log evidence up to a constant.
     expectations : Expectations
     coefficients : array of shape (n, p)
-        Models.
+        Models of the tasks.
     noise : float
         σ².
     covariance : array of shape (n, p, n, p)
-        A⁻¹.
+        A⁻¹: the posterior covariance of all models in units of σ².
     """
 
     value: float
@@ -129,7 +132,7 @@ class EdgeEvidence:
 
 @dataclass(frozen=True)
 class PriorTerms:
-    """What the prior alone gives.
+    """Log-determinant, effective resistances and traces of the prior precisions P_k.
 
     Parameters
     ----------
@@ -147,7 +150,7 @@ class PriorTerms:
 
 
 def prior_inverses(model: EvidenceModel, edge_values: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
-    """For every distinct (Λ_k, h_k): its coordinates, (Λ_k L + h_k I)⁻¹ of shape (n, n), and ln|Λ_k L + h_k I|."""
+    """For every distinct (Λ_k, h_k): its coefficients, (Λ_k L + h_k I)⁻¹ of shape (n, n), and ln|Λ_k L + h_k I|."""
     n = model.loss.n_tasks
     graph = _dense_laplacian(model.edges, edge_values, n)
     for columns in strength_groups(model):
@@ -157,7 +160,7 @@ def prior_inverses(model: EvidenceModel, edge_values: np.ndarray) -> Iterator[tu
 
 
 def prior_terms(model: EvidenceModel, edge_values: np.ndarray) -> PriorTerms:
-    """Exact effective resistances and determinants: one n × n inverse per distinct (Λ_k, h_k)."""
+    """Exact prior terms, from one n × n inverse per distinct (Λ_k, h_k)."""
     p = model.loss.n_features
     i, j = model.edges.T
     resistance, trace, total = np.empty((len(model.edges), p)), np.empty(p), 0.0
@@ -170,7 +173,7 @@ def prior_terms(model: EvidenceModel, edge_values: np.ndarray) -> PriorTerms:
 
 
 def edge_evidence(model: EvidenceModel, edge_values: np.ndarray) -> EdgeEvidence:
-    """Value of f and all its derivatives, by dense algebra in O((np)³).
+    """Value of f with all its derivatives and the models, by dense algebra in O((np)³).
 
     Parameters
     ----------
@@ -185,7 +188,8 @@ def edge_evidence(model: EvidenceModel, edge_values: np.ndarray) -> EdgeEvidence
     system, moment = _dense_system(model, edge_values), loss.moment.ravel()
     inverse, log_det = inverse_and_log_determinant(system)
     solution = inverse @ moment
-    # An inverse loses more to nearly collinear features than a factor does; one step of refinement mends that.
+    # With nearly collinear features, an inverse is less accurate than a factor. One step of iterative refinement
+    # restores the accuracy.
     solution += inverse @ (moment - system @ solution)
     coefficients = solution.reshape(n, p)
     covariance = inverse.reshape(n, p, n, p)
@@ -201,15 +205,15 @@ def edge_evidence(model: EvidenceModel, edge_values: np.ndarray) -> EdgeEvidence
 
 
 def inner_quadratic(model: EvidenceModel, edge_values: np.ndarray, coefficients: np.ndarray) -> float:
-    """Q: twice the inner objective, which errs only in second order with the coefficients."""
-    apart = 0.0
+    """Q: twice the inner objective. An error of the coefficients changes it only to second order."""
+    along_edges = 0.0
     for rows in chunks(len(model.edges), coefficients.shape[1]):
         i, j = model.edges[rows].T
-        apart += edge_values[rows] @ ((coefficients[i] - coefficients[j]) ** 2 @ model.coupling)
+        along_edges += edge_values[rows] @ ((coefficients[i] - coefficients[j]) ** 2 @ model.coupling)
     centred = coefficients - coefficients.mean(axis=0)
     spread = model.hub @ np.einsum("nk,nk->k", centred, centred)
     length = np.sum(model.ridge * np.einsum("nk,nk->k", coefficients, coefficients))
-    return float(2 * model.loss.value(coefficients) + apart + spread + length)
+    return float(2 * model.loss.value(coefficients) + along_edges + spread + length)
 
 
 def _expectations(
@@ -220,7 +224,7 @@ def _expectations(
     hub_variance: np.ndarray,
     prior: PriorTerms,
 ) -> Expectations:
-    """Put models, posterior variances (in units of σ²) and prior terms together."""
+    """Expectations from the models, the posterior variances (in units of σ²) and the prior terms."""
     i, j = model.edges.T
     square = (coefficients[i] - coefficients[j]) ** 2 / noise + edge_variance
     centred = coefficients - coefficients.mean(axis=0)
@@ -233,7 +237,7 @@ def _expectations(
 
 
 def strength_groups(model: EvidenceModel) -> list[np.ndarray]:
-    """Coordinates that share (Λ_k, h_k), and with them P_k."""
+    """Groups of coefficients with equal (Λ_k, h_k), and so equal P_k."""
     keys = np.column_stack([model.coupling, model.hub])
     label = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
     return [np.flatnonzero(label == group) for group in range(label.max() + 1)]
@@ -246,7 +250,7 @@ def _dense_laplacian(edges: np.ndarray, values: np.ndarray, n: int) -> np.ndarra
 
 
 def _dense_system(model: EvidenceModel, edge_values: np.ndarray) -> np.ndarray:
-    """A as a matrix: P_k + ρI on the entries of coordinate k, then the tasks' own blocks."""
+    """A as a dense matrix of shape (np, np): P_k + ρI for every coefficient k, plus the block G_i of every task."""
     n, p = model.loss.moment.shape
     graph, centring = _dense_laplacian(model.edges, edge_values, n), np.eye(n) - 1.0 / n
     matrix, tasks, index = np.zeros((n, p, n, p)), np.arange(n), np.arange(p)

@@ -1,12 +1,12 @@
-"""Learn edge values, hub and coupling by evidence, in multiplicative steps.
+"""Learn edge values and hub strengths by maximising the marginal likelihood, in multiplicative steps.
 
-ln|A| and ln Q are concave in (e, h) and ln|P_k| is convex in (ln e, ln h); replacing each by its tangent
-bounds f from above, and the bound is least at
+ln|A| and ln Q are concave in (e, h), and ln|P_k| is convex in (ln e, ln h). Replacing each by its tangent gives an
+upper bound of f, which is smallest at
 
     e_ij ← e_ij · [Σ_k Λ_k R⁽ᵏ⁾_ij] / [E(uᵀΛu)/σ²] ,        h_k ← h_k · [tr P_k⁺] / [E Σ_i (w_i − w̄)_k²/σ²] ,
 
-so f falls with every step, without a line search. Raised to a power below two, the steps keep the same fixed points
-and arrive sooner; where f has not fallen, the plain step is taken instead.
+so every step lowers f, without a line search. Steps raised to a power between one and two have the same fixed points
+and converge faster. If such a step does not lower f, the plain step is taken.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from ggmtl.evidence.hub_strengths import group_labels
 from ggmtl.runtime.journal import Journal
 from ggmtl.statistics.least_squares import LeastSquares
 
+# Power to which the steps are raised.
 _POWER = 1.7
-# Share of the hub's strength that stays with the hub at the start; the rest is spread evenly over the edges.
+# Share of the hub's strength that the hub keeps at the start; the rest is spread evenly over the edges.
 _HUB_SHARE = 0.1
-# Later steps claim more certainty than there is, and change neither the graph that is selected nor its report.
+# Largest number of steps. More steps sharpen the edge values beyond what the data support, and change neither the graph
+# that is selected nor its report.
 STEPS = 20
-# Edge values below this multiple of the largest are as good as absent.
+# Edge values are kept above this share of the largest one, at which an edge has no effect.
 _FLOOR = 1e-9
 # Bounds of the hub's strengths, in units of the mean number of rows of a task.
 _LOWEST, _HIGHEST = 1e-6, 1e6
@@ -34,7 +36,7 @@ _LOWEST, _HIGHEST = 1e-6, 1e6
 
 @dataclass(frozen=True)
 class EvidenceResult:
-    """Edge values and strengths that evidence has learned.
+    """Learned edge values and strengths, with their evidence and the course of the search.
 
     Parameters
     ----------
@@ -43,16 +45,16 @@ class EvidenceResult:
     coupling, hub : arrays of shape (p,)
         Λ and h.
     leverage : array of shape (m,)
-        Mean over coefficients of e_ij Λ_k R⁽ᵏ⁾_ij, in [0, 1]: how much of what ties i to j is this edge. For
-        a weighted graph it is the probability that a random spanning tree uses the edge.
+        Mean over coefficients of e_ij Λ_k R⁽ᵏ⁾_ij, in [0, 1]: the share of the edge itself in the connection between i
+        and j. In a weighted graph it is the probability that a random spanning tree contains the edge.
     evidence : EdgeEvidence
-        At the result.
+        Evidence at the result.
     gain : float
-        By how much ln evidence exceeds its value at the start.
+        Log evidence at the result minus log evidence at the start, in nats.
     history : array of shape (iterations,)
         Gain after every step.
     status : {"converged", "stopped", "max_iter", "interrupted"}
-        ``"stopped"``: after the ``STEPS`` steps that are taken by design; ``"max_iter"``: after fewer, as was asked.
+        ``"stopped"``: all ``STEPS`` steps were taken; ``"max_iter"``: the user's smaller limit was reached.
     """
 
     edge_values: np.ndarray
@@ -66,16 +68,16 @@ class EvidenceResult:
 
     @property
     def coefficients(self) -> np.ndarray:
-        """Models, shape (n, p)."""
+        """Models of the tasks, shape (n, p)."""
         return self.evidence.coefficients
 
     @property
     def converged(self) -> bool:
-        """Whether the last step gained next to nothing."""
+        """Whether the last step gained less than the tolerance."""
         return self.status == "converged"
 
     def criterion(self) -> tuple[float, ...]:
-        """f after every step, the start first."""
+        """f at the start and after every step."""
         first = self.evidence.value + self.gain
         return (first, *(first - self.history).tolist())
 
@@ -92,24 +94,24 @@ def learn_edges(
     tol: float = 0.1,
     journal: Journal | None = None,
 ) -> EvidenceResult:
-    """Minimise f over edge values, hub and (optionally) coupling.
+    """Minimise f over edge values and hub strengths.
 
     Parameters
     ----------
     loss : LeastSquares
         Losses of the tasks.
     edges : array of shape (m, 2)
-        Candidates.
+        Candidate edges.
     hub : array of shape (p,)
-        Strengths of the hub that are best without edges (:func:`~ggmtl.evidence.hub_strengths.learn_hub`).
+        Best hub strengths without edges (:func:`~ggmtl.evidence.hub_strengths.learn_hub`).
     coupling : array of shape (p,), optional
-        Λ to start from; ones by default.
+        Λ, held fixed; ones by default.
     groups : array of int, shape (p,), optional
-        Coefficients that share a hub strength; one group by default.
+        Coefficients with the same label share a hub strength; one group by default.
     tol : float
-        Stop when a step gains less than this in ln evidence.
+        Stop when a step raises the log evidence by less than this many nats.
     journal : Journal, optional
-        Where the steps are recorded, and taken up again.
+        Records every step, so that an interrupted search can continue.
     """
     journal = journal or Journal()
     n, p = loss.moment.shape
@@ -119,7 +121,7 @@ def learn_edges(
     model, values, history = _resume(journal, model, values)
     evidence = edge_evidence(model, values)
     try:
-        while len(history) <= max_iter and not _settled(history, tol):
+        while len(history) <= max_iter and not _has_converged(history, tol):
             model, values, evidence, gain = _advance(model, values, evidence, label)
             history = [*history, history[-1] + gain]
             journal.step("edges", values=values, hub=model.hub, coupling=model.coupling, history=history)
@@ -127,7 +129,7 @@ def learn_edges(
         journal.note("edges", _result(model, values, evidence, history, "interrupted"))
         raise
     ended = "stopped" if max_iter >= STEPS else "max_iter"
-    result = _result(model, values, evidence, history, "converged" if _settled(history, tol) else ended)
+    result = _result(model, values, evidence, history, "converged" if _has_converged(history, tol) else ended)
     journal.note("edges", result)
     return result
 
@@ -138,7 +140,7 @@ def _advance(
     evidence: EdgeEvidence,
     label: np.ndarray,
 ) -> tuple[EvidenceModel, np.ndarray, EdgeEvidence, float]:
-    """One step and its gain: a long one, or the plain one where the long one has not lowered f."""
+    """One step and its gain in nats. The plain step is taken if the step raised to the power does not lower f."""
     for power in (_POWER, 1.0):
         new_model, new_values = _step(model, values, evidence, label, power)
         new_evidence = edge_evidence(new_model, new_values)
@@ -158,19 +160,23 @@ def _result(
 def _resume(
     journal: Journal, model: EvidenceModel, values: np.ndarray
 ) -> tuple[EvidenceModel, np.ndarray, list[float]]:
-    """Strengths, edge values and gains where the journal left them; the first ones where it has none."""
+    """Strengths, edge values and gains from the journal, or those given if the journal has none."""
     state = journal.resume("edges")
     if state is None:
         return model, values, [0.0]
     return replace(model, hub=state["hub"], coupling=state["coupling"]), state["values"], state["history"]
 
 
-def _settled(history: list[float], tol: float) -> bool:
+def _has_converged(history: list[float], tol: float) -> bool:
     return len(history) > 1 and abs(history[-1] - history[-2]) < tol
 
 
 def spread_over_edges(hub: np.ndarray, label: np.ndarray, n_edges: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Move most of the main group's hub to equal edges: over all pairs, edges h/n are the hub itself."""
+    """Starting values: equal edge values, shape (m,), and hub strengths, shape (p,).
+
+    Most of the hub strength of the largest group of coefficients moves to the edges. The two are exchangeable: a
+    complete graph with all edges h/n is the same as a hub of strength h.
+    """
     main = np.bincount(label).argmax()
     strength = float(np.exp(np.log(hub[label == main]).mean()))
     degree = max(2.0 * n_edges / n + 1.0, 2.0)
@@ -185,7 +191,7 @@ def _step(
     label: np.ndarray,
     power: float,
 ) -> tuple[EvidenceModel, np.ndarray]:
-    """One multiplicative step of edges and hub."""
+    """One multiplicative step of the edge values and hub strengths, raised to `power`."""
     moments = evidence.expectations
     unit = max(float(model.loss.count.mean()), 1.0)
     prior, posterior = np.bincount(label, moments.hub_prior), np.bincount(label, moments.hub_posterior)
@@ -196,10 +202,11 @@ def _step(
 
 
 def _ratio(prior: np.ndarray, posterior: np.ndarray) -> np.ndarray:
-    """Prior over posterior expectation, both positive but for rounding; no step changes a strength beyond reason."""
+    """Prior over posterior expectation, limited to a factor of 10⁴. Rounding may make an expectation negative."""
     tiny = np.finfo(float).tiny
     return np.clip(np.maximum(prior, tiny) / np.maximum(posterior, tiny), 1e-4, 1e4)
 
 
 def _leverage(model: EvidenceModel, values: np.ndarray, evidence: EdgeEvidence) -> np.ndarray:
+    """Leverage of every edge as in :class:`EvidenceResult`, shape (m,)."""
     return np.clip(values * evidence.expectations.edge_prior / len(model.coupling), 0.0, 1.0)

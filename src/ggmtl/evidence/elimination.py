@@ -1,17 +1,18 @@
-"""Evidence of a sparse graph with one strength for all its edges, by eliminating tasks a few at a time.
+"""Exact evidence of a sparse graph with one strength for all its edges, by block Gaussian elimination.
 
-With the common model μ as a further node, A is sparse: blocks D_i = G_i + diag(ρ + h + c deg_i Λ), −cΛ along edges, −h
-between a task and μ, and nh for μ itself; ln|A| = ln|all of it| − Σ_k ln(n h_k). Tasks without a common edge are
-eliminated together, those with few neighbours first,
+With the shared model μ as a further node, the system is sparse. Its blocks are D_i = G_i + diag(ρ + h + c deg_i Λ) for
+task i, −cΛ for an edge, −h between a task and μ, and nh for μ. With B for this larger system, A has the determinant
+ln|A| = ln|B| − Σ_k ln(n h_k). Tasks with few neighbours are eliminated first, and tasks without a common edge in the
+same round:
 
-    F_va = D_v⁻¹ C_va ,      C_ab ← C_ab − C_vaᵀ F_vb ,
+    F_va = D_v⁻¹ C_va ,      C_ab ← C_ab − C_vaᵀ F_vb .
 
-and a dense factor takes the few that are left. Going back gives the blocks of the inverse along the edges, which is all
-that the derivatives need:
+The tasks that remain get a dense factor. Back substitution then gives the blocks of the inverse along the edges, which
+are all that the derivatives need:
 
     S_va = −Σ_b F_vb S_ba ,      S_vv = D_v⁻¹ − Σ_b S_vb F_vbᵀ .
 
-In O(n p³) on a line or a tree, where a dense factor takes O(n³p³). Fits by exact evidence (60 tasks × 9 features,
+The cost is O(n p³) on a line or a tree; a dense factor costs O(n³p³). Fits by exact evidence (60 tasks × 9 features,
 20 × 30) take 1.5 times as long with dense factors only.
 """
 
@@ -23,32 +24,35 @@ from itertools import combinations_with_replacement
 import numpy as np
 
 from ggmtl.evidence.dense import EvidenceModel, inner_quadratic
+from ggmtl.evidence.edge_strength import StrengthEvidence
 from ggmtl.evidence.hub import misfit
-from ggmtl.evidence.hub_strengths import StrengthEvidence
 from ggmtl.runtime import kernels
 from ggmtl.solve.system import inverse_and_log_determinant, laplacian
 
-# Tasks with more neighbours than this are left to the dense factor, and so are all once it is small, or once fewer than
-# this share of those left could be eliminated together.
+# Elimination ends when the remaining system has at most `_SMALL` unknowns, or when fewer than this share of the
+# remaining tasks can be eliminated in one round. Tasks with more neighbours than the first number are not eliminated.
 _MOST_NEIGHBOURS, _SMALL, _SHARE = 6, 120, 0.15
-# Less than this share of the hub's own precision is left to μ by rounding alone.
+# If the posterior precision of μ is below this share of n h, it may consist of rounding errors.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class _Round:
-    """Tasks that are eliminated together, and the blocks that this reads and changes.
+    """Tasks that are eliminated in one round, and the numbers of the blocks that are read and changed.
+
+    An arm is a pair of an eliminated task v and one of its neighbours a.
 
     Parameters
     ----------
     nodes : slice
+        The tasks v.
     owner, other, arm : arrays of int, shape (arms,)
-        For every pair of such a task v and a neighbour a: the place of v in `nodes`, a, and the block C_va.
+        For every arm: the position of v in `nodes`, the node a, and the number of the block C_va.
     left, right, target, begin : arrays of int
-        C_target ← C_target − Σ C_leftᵀ F_right over runs that start at `begin`.
+        C_target ← C_target − Σ C_leftᵀ F_right, summed over segments that start at `begin`.
     along, inverse, back : arrays of int
-        S_va = −Σ F_along S_inverse over runs that start at `back`, one for every arm. Blocks below the diagonal are
-        −1 less the number of the block above it.
+        S_va = −Σ F_along S_inverse, summed over segments that start at `back`, one for every arm. The transpose of
+        block k, below the diagonal, has the number −1 − k.
     """
 
     nodes: slice
@@ -65,15 +69,15 @@ class _Round:
 
 
 class SparseGraph:
-    """A graph in the order in which its tasks are eliminated; the common model is the last node.
+    """The elimination plan of a graph: the order of the tasks and the blocks that occur. The last node is μ.
 
     Parameters
     ----------
     edges : array of shape (m, 2)
     n : int
-        Tasks.
+        Number of tasks.
     width : int
-        Coefficients of a task.
+        Number of coefficients of a task.
     """
 
     def __init__(self, edges: np.ndarray, n: int, width: int):
@@ -83,7 +87,7 @@ class SparseGraph:
         self.order = np.array(eliminated + sorted(set(range(n)) - set(eliminated)), dtype=np.int64)
         place = np.empty(n + 1, dtype=np.int64)
         place[self.order], place[n] = np.arange(n), n
-        # Blocks: the diagonal first, then all pairs that are not zero at some time.
+        # Numbers of the blocks: the diagonal first, then all pairs of nodes whose block is ever nonzero.
         self.block = {(k, k): k for k in range(n + 1)}
         ends = np.sort(place[edges], axis=1)
         for a, b in [*ends.tolist(), *((k, n) for k in range(n))]:
@@ -102,6 +106,7 @@ class SparseGraph:
         self.core_block = np.array([self.block[pair] for pair in core], dtype=np.int64)
 
     def _round(self, first: int, arms: list[list[int]]) -> _Round:
+        """The round that eliminates nodes `first`, `first` + 1, …, whose neighbours are `arms`."""
         arm, triples, back, starts = [], [], [], []
         for k, others in enumerate(arms):
             base = len(arm)
@@ -130,7 +135,7 @@ class SparseGraph:
 
 
 def _elimination_order(edges: np.ndarray, n: int, width: int) -> tuple[list[list[int]], dict[int, list[int]]]:
-    """Sets of tasks without a common edge, and the neighbours that each has left when it is eliminated."""
+    """Rounds of tasks without a common edge, and the neighbours of every task at the time of its elimination."""
     live: dict[int, set[int]] = {k: set() for k in range(n)}
     for a, b in edges.tolist():
         live[a].add(b)
@@ -157,7 +162,7 @@ def _elimination_order(edges: np.ndarray, n: int, width: int) -> tuple[list[list
 
 @dataclass(frozen=True)
 class _Step:
-    """A round done: D_v⁻¹, F and the right-hand sides D_v⁻¹ r_v."""
+    """The results of one round: D_v⁻¹ (`inverse`), F (`follow`) and D_v⁻¹ r_v for right-hand sides r (`alone`)."""
 
     inverse: np.ndarray
     follow: np.ndarray
@@ -165,7 +170,9 @@ class _Step:
 
 
 def strength_evidence(model: EvidenceModel, graph: SparseGraph, strength: float) -> StrengthEvidence | None:
-    """Value of f, its derivatives for c and h, and the models; None where rounding would spoil the common model.
+    """Value of f, its derivatives with respect to c and h, and the models of the tasks.
+
+    None if rounding errors would dominate the precision of the shared model.
 
     Parameters
     ----------
@@ -173,7 +180,7 @@ def strength_evidence(model: EvidenceModel, graph: SparseGraph, strength: float)
         Its edges are those of `graph`.
     graph : SparseGraph
     strength : float
-        c.
+        c, the value of every edge.
     """
     loss, hub, coupling = model.loss, model.hub, model.coupling
     n, p = loss.moment.shape
@@ -199,7 +206,7 @@ def strength_evidence(model: EvidenceModel, graph: SparseGraph, strength: float)
     spectrum = strength * coupling[:, None] * graph.eigenvalues + hub[:, None]
     log_prior = float(np.log(spectrum).sum() - np.log(hub).sum())
     value = 0.5 * (twice_misfit + log_det - log_prior)
-    # Derivatives: posterior less prior expectations.
+    # Derivatives: posterior minus prior expectations.
     i, j = model.edges.T
     variances = np.einsum("bkk->bk", inverse)
     along = (graph.degree @ variances[:n] - 2.0 * variances[graph.edge_block].sum(axis=0)) @ coupling
@@ -224,7 +231,7 @@ def _blocks(model: EvidenceModel, graph: SparseGraph, strength: float) -> np.nda
 
 
 def _eliminate(blocks: np.ndarray, right: np.ndarray, number: _Round) -> tuple[_Step, float]:
-    """One round, in place, and Σ_v ln|D_v|."""
+    """Eliminate the tasks of one round; `blocks` and `right` change in place. Also returns Σ_v ln|D_v|."""
     inverse, log_det = kernels.inverse_blocks(blocks[number.nodes], np.zeros(blocks[number.nodes].shape[:2]))
     arms = blocks[number.arm]
     follow = np.matmul(inverse[number.owner], arms)
@@ -236,9 +243,10 @@ def _eliminate(blocks: np.ndarray, right: np.ndarray, number: _Round) -> tuple[_
 
 
 def _core(blocks: np.ndarray, right: np.ndarray, graph: SparseGraph) -> tuple[np.ndarray, np.ndarray, float]:
-    """The inverse and the solution on the nodes that are left, among all others yet unknown, and ln|what is left|.
+    """Solve for the nodes that were not eliminated, and return the log-determinant of their system.
 
-    Blocks of the inverse below the diagonal follow those above it.
+    The inverse has the shape (2, blocks, p, p): the blocks above the diagonal and their transposes. The entries of
+    eliminated nodes are zero until :func:`_go_back` fills them.
     """
     first, p = graph.n_eliminated, blocks.shape[1]
     a, b = graph.core.T
@@ -256,7 +264,7 @@ def _core(blocks: np.ndarray, right: np.ndarray, graph: SparseGraph) -> tuple[np
 
 
 def _go_back(inverse: np.ndarray, solution: np.ndarray, number: _Round, step: _Step) -> None:
-    """Blocks of the inverse, and the solution, for the tasks of a round, in place."""
+    """Back substitution: fill in the solution and the blocks of the inverse for the tasks of a round, in place."""
     above = number.inverse >= 0
     known = inverse[np.where(above, 0, 1), np.where(above, number.inverse, -1 - number.inverse)]
     along = -np.add.reduceat(np.matmul(step.follow[number.along], known), number.back)

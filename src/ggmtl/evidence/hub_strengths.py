@@ -1,7 +1,7 @@
-"""Strengths of the common model that the evidence prefers: one for each coefficient, shrunk towards their mean.
+"""Learn the hub strengths by maximising the marginal likelihood: one per coefficient, shrunk towards their mean.
 
-The evidence and its gradient are those of :mod:`ggmtl.evidence.hub`. Strengths are searched on a log scale, so that
-they stay positive.
+A strength is the amount of shrinkage of a coefficient towards the shared model. The evidence and its derivatives are
+those of :mod:`ggmtl.evidence.hub`. The search is over the logarithms of the strengths, so that they stay positive.
 """
 
 from __future__ import annotations
@@ -17,33 +17,31 @@ from ggmtl.evidence.hub import RIDGE, HubEvidence, hub_evidence
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.statistics.least_squares import LeastSquares
 
-# Strengths are sought between these multiples of the mean number of rows of a task: beyond them, in scaled
-# units, a coefficient is free, or common to all tasks, to working accuracy.
-_LOWEST, _HIGHEST = 1e-6, 1e6
-# Strength of intercepts that are as good as free, in the same units: one much weaker leaves rounding in the evidence.
+# Bounds of the strengths, in multiples of the mean number of rows of a task. In scaled units, a coefficient is not
+# shrunk at all below the lower bound, and is equal in all tasks above the upper one, to working accuracy.
+LOWEST, _HIGHEST = 1e-6, 1e6
+# Strength of intercepts that are practically not shrunk, in the same units. Much weaker ones cause rounding errors in
+# the evidence.
 _FREE = 1e-4
-# Largest strength beside edges, in the same units.
-_STRONGEST = 1e3
-# Tuning of the strengths of a given graph ends at steps that change f by this share, or slopes of so many nats.
-_FTOL, _SLOPE, _TUNING_STEPS = 3e-6, 0.05, 12
-# Precisions of the hyper-prior that are tried, strong first, and nats above the best after which no weaker one is.
+# Precisions of the hyper-prior that are tried, the strongest first. The search ends when one is this many nats worse
+# than the best.
 _SHRINKAGES, _PATIENCE = (32.0, 8.0, 2.0, 0.5, 0.125), 5.0
-# Searches that only compare precisions of the hyper-prior end at steps of so many nats.
+# Searches that only compare precisions of the hyper-prior end when a step gains less than this many nats.
 _NATS = 0.05
-# The same of a single search, where every step costs passes over the rows.
+# The same for a single search, where every step costs passes over the rows.
 _LITTLE = 1e-3
-# Curvature of the evidence, at the least, where the data hardly determine a strength.
+# Least curvature that a Newton step assumes, for strengths that the data hardly determine.
 _LEAST_CURVATURE = 0.1
-# Most steps of one search. Ordinary tables rarely take more. With 50 tasks of 20 rows and 300 features the evidence
-# has a flat valley, along which 150 more steps gained a few nats of 1,800 (50 s a fit instead of 13 s).
+# Largest number of steps of one search. Ordinary tables rarely take more. With 50 tasks of 20 rows and 300 features,
+# the evidence has a flat valley, along which 150 more steps gained a few nats of 1,800 (50 s a fit instead of 13 s).
 _MOST_STEPS = 12
-# Largest change of a log strength in one step, or in one search of L-BFGS; and how often a step is halved.
+# Largest change of a log strength in one Newton step or one run of L-BFGS, and how often a step may be halved.
 _WINDOW, _HALVINGS = 2.0, 5
 
 
 @dataclass(frozen=True)
 class HubStrength:
-    """Strengths h that evidence has learned, shape (p,), the evidence there, and how the search ended.
+    """Learned strengths h, shape (p,), their evidence, and how the search ended.
 
     `shrinkage` is the precision of the hyper-prior of the slopes' strengths.
     """
@@ -67,7 +65,7 @@ def learn_hub(
     max_iter: int = 100,
     nats: float = 0.0,
 ) -> HubStrength:
-    """Minimise f over the strengths of groups of coefficients, by Newton's method in ln h.
+    """Minimise f over the strengths of groups of coefficients, by Newton's method for ln h.
 
     Parameters
     ----------
@@ -76,25 +74,26 @@ def learn_hub(
     groups : array of int, shape (p,), optional
         Coefficients with the same label share a strength; one label for all by default.
     start : array of shape (p,), optional
-        First strengths; a tenth of the mean number of rows by default.
+        Strengths at which the search starts; a tenth of the mean number of rows by default.
+    ridge : float
+        ρ of :mod:`ggmtl.evidence.hub`.
     shrinkage : float
-        Precision of a log-normal hyper-prior that pulls the groups' strengths to their common mean,
-        ½ · shrinkage · Σ_g (ln h_g − mean)²: many strengths then cost little where the data do not tell them
-        apart.
+        Precision of a log-normal hyper-prior that shrinks the groups' strengths towards their geometric mean. Its
+        penalty is ½ · shrinkage · Σ_g (ln h_g − mean)².
     pulled : array of bool, shape (groups,), optional
-        The groups that the hyper-prior speaks of; all by default.
+        The groups to which the hyper-prior applies; all by default.
     held : array of bool, shape (p,), optional
-        Coefficients whose strengths stay as at the start. They share no group with others.
+        Coefficients whose strengths stay at the start. They must not share a group with other coefficients.
     nats : float
-        Steps that gain less than this end the search; by default only those within rounding of nothing.
+        The search ends when a step gains less than this; by default, when the gain is about a rounding error.
     """
     p = loss.n_features
     label = group_labels(groups, p)
     first = np.full(p, 0.1 * _rows_of_a_task(loss)) if start is None else _within_bounds(loss, start)
-    # Groups begin at the geometric mean of their strengths.
+    # The search starts at the geometric mean of each group.
     first = np.exp(np.bincount(label, np.log(first)) / np.bincount(label))[label]
-    at_first = HubStrength(first, hub_evidence(loss, first, ridge), 0, False)
-    return _tuned(loss, label, at_first, ridge, shrinkage, pulled, held, max_iter, nats)
+    begin = HubStrength(first, hub_evidence(loss, first, ridge), 0, False)
+    return _tuned(loss, label, begin, ridge, shrinkage, pulled, held, max_iter, nats)
 
 
 def _tuned(
@@ -108,9 +107,12 @@ def _tuned(
     max_iter: int = 100,
     nats: float = 0.0,
 ) -> HubStrength:
-    """Newton's method in ln h, from strengths whose evidence is known; strengths of a group are equal."""
+    """Newton's method for ln h from strengths whose evidence is known; the other arguments are those of `learn_hub`.
+
+    `label` is the group of every coefficient. Strengths in `start` must be equal within each group.
+    """
     unit, size = _rows_of_a_task(loss), np.bincount(label)
-    bounds = np.log(_LOWEST * unit), np.log(_HIGHEST * unit)
+    bounds = np.log(LOWEST * unit), np.log(_HIGHEST * unit)
     pull = shrinkage * _centring(len(size), pulled)
     fixed = np.zeros(len(size), dtype=bool)
     if held is not None:
@@ -121,27 +123,27 @@ def _tuned(
         evidence = hub_evidence(loss.near(near.evidence.start), np.exp(logs)[label], ridge)
         return _Point.of(evidence, logs, label, pull)
 
-    here = _Point.of(start.evidence, np.bincount(label, np.log(start.hub)) / size, label, pull)
-    steps, settled = 0, False
-    while steps < max_iter and not settled:
-        step = here.step(fixed, *bounds)
-        promised = -0.5 * float(here.gradient @ step)
-        if promised < nats:
-            settled = True
+    point = _Point.of(start.evidence, np.bincount(label, np.log(start.hub)) / size, label, pull)
+    steps, converged = 0, False
+    while steps < max_iter and not converged:
+        step = point.step(fixed, *bounds)
+        predicted_gain = -0.5 * float(point.gradient @ step)
+        if predicted_gain < nats:
+            converged = True
             break
-        there = _descend(at, here, step, bounds)
+        new = _line_search(at, point, step, bounds)
         steps += 1
-        if there is None:
-            # Rounding hides what is left to gain.
-            settled = promised < 1e-6 * max(abs(here.value), 1.0)
+        if new is None:
+            # No shorter step lowers f. This is convergence if the predicted gain is about a rounding error.
+            converged = predicted_gain < 1e-6 * max(abs(point.value), 1.0)
             break
-        settled, here = here.value - there.value < nats, there
-    return HubStrength(np.exp(here.logs)[label], here.evidence, steps, settled)
+        converged, point = point.value - new.value < nats, new
+    return HubStrength(np.exp(point.logs)[label], point.evidence, steps, converged)
 
 
 @dataclass(frozen=True)
 class _Point:
-    """f with its hyper-prior at ln h of every group, its gradient and its curvature."""
+    """f plus the hyper-prior's penalty at given ln h of every group, with its gradient and curvature."""
 
     logs: np.ndarray
     evidence: HubEvidence
@@ -157,59 +159,63 @@ class _Point:
         return cls(logs, evidence, value, gradient, _curvature(evidence, hub, np.eye(len(logs))[label], pull))
 
     def step(self, fixed: np.ndarray, low: float, high: float) -> np.ndarray:
-        """Newton's step for the strengths that may still move, of limited length.
+        """Newton step of limited length; zero for `fixed` groups and for those held at a bound.
 
-        Evidence is flat where a strength is very large or very small: a long step would land there and stay.
+        The evidence is flat where a strength is very large or very small. A long step could end there, and the search
+        could not return.
         """
-        stuck = (self.logs <= low) & (self.gradient > 0) | (self.logs >= high) & (self.gradient < 0)
-        free, step = np.flatnonzero(~(stuck | fixed)), np.zeros(len(self.logs))
+        at_bound = (self.logs <= low) & (self.gradient > 0) | (self.logs >= high) & (self.gradient < 0)
+        free, step = np.flatnonzero(~(at_bound | fixed)), np.zeros(len(self.logs))
         step[free] = -np.linalg.solve(self.curvature[np.ix_(free, free)], self.gradient[free])
         return step * min(1.0, _WINDOW / max(float(np.abs(step).max()), 1e-300))
 
 
 def _curvature(evidence: HubEvidence, hub: np.ndarray, member: np.ndarray, pull: np.ndarray) -> np.ndarray:
-    """Second derivatives in ln h of every group: observed where that is convex, else expected; never next to nothing.
+    """Second derivatives with respect to ln h of every group, shape (groups, groups), made positive definite.
 
-    `member` tells the groups of coefficients, shape (p, groups); `pull` is the hyper-prior's part.
+    These are the observed ones if they are convex, else the expected ones. `member`, shape (p, groups), is one where a
+    coefficient is in a group and zero elsewhere. `pull` is the part of the hyper-prior.
     """
     least = _LEAST_CURVATURE * np.eye(len(pull))
     if evidence.observed is None or evidence.expected is None:
-        # Deviations that are determined by the data, γ_k of n, give f about the curvature γ²/2n.
+        # If the data determine γ_k of the n deviations of a coefficient, the curvature of f is about γ_k²/2n.
         n = len(evidence.coefficients)
         return member.T @ np.diag(_determined(evidence, hub, n) ** 2 / (2.0 * n)) @ member + pull + least
     observed = member.T @ evidence.observed @ member + pull
     lowest = float(np.linalg.eigvalsh(observed)[0])
-    # Not zero: along strengths at their bounds the curvature is zero but for rounding, whose sign must not matter.
+    # The threshold is not zero: strengths at their bounds have zero curvature up to rounding, of either sign.
     if lowest <= -0.5 * _LEAST_CURVATURE:
         return member.T @ evidence.expected @ member + pull + least
     return observed if lowest >= _LEAST_CURVATURE else observed + least
 
 
-def _descend(
-    at: Callable[[np.ndarray, _Point], _Point], here: _Point, step: np.ndarray, bounds: tuple[float, float]
+def _line_search(
+    at: Callable[[np.ndarray, _Point], _Point], point: _Point, step: np.ndarray, bounds: tuple[float, float]
 ) -> _Point | None:
-    """The first of ever shorter steps that lowers f as its slope promises; None where none does."""
+    """Backtracking line search: the first point that satisfies the Armijo condition; None if no trial does."""
     for _ in range(_HALVINGS):
-        there = at(np.clip(here.logs + step, *bounds), here)
-        promised = float(here.gradient @ (here.logs - there.logs))
-        if here.value - there.value > max(1e-4 * promised, 0.0):
-            return there
+        trial = at(np.clip(point.logs + step, *bounds), point)
+        slope = float(point.gradient @ (point.logs - trial.logs))
+        if point.value - trial.value > max(1e-4 * slope, 0.0):
+            return trial
         step = 0.5 * step
     return None
 
 
 def _centring(size: int, pulled: np.ndarray | None) -> np.ndarray:
-    """I − 11ᵀ/m among the strengths that are pulled together, zero elsewhere."""
+    """Centring matrix I − 11ᵀ/m of the m groups under the hyper-prior, zero for the others, shape (groups, groups)."""
     among = np.ones(size) if pulled is None else pulled.astype(float)
     return np.diag(among) - np.outer(among, among) / max(among.sum(), 1.0)
 
 
 def _within_bounds(loss: LeastSquares, hub: np.ndarray) -> np.ndarray:
+    """The strengths clipped to the bounds of the search."""
     unit = _rows_of_a_task(loss)
-    return np.clip(hub, _LOWEST * unit, _HIGHEST * unit)
+    return np.clip(hub, LOWEST * unit, _HIGHEST * unit)
 
 
 def _rows_of_a_task(loss: LeastSquares) -> float:
+    """Mean number of rows of a task, at least one: the unit of strengths."""
     return max(float(loss.count.mean()), 1.0)
 
 
@@ -221,14 +227,15 @@ def learn_hub_by_feature(
     varying: np.ndarray | None = None,
     shrinkage: float | None = None,
 ) -> HubStrength:
-    """One strength per coefficient, shrunk towards their mean by an amount that is estimated.
+    """Learn one strength per coefficient, shrunk towards their mean by an estimated amount.
 
-    The precision s of the slopes' hyper-prior is the one of highest evidence once the strengths are integrated out
-    (Laplace): f + ½ s Σ(ln h − mean)² − ½(k − 1) ln s + ½ Σ ln(H + s), where H ≈ γ²/2n is the curvature of f in ln h_k
-    and γ_k = h_k Σ_i (w_i − μ)_k²/σ² how many of the n deviations the data determine. The intercept is left to itself.
+    The precision s of the hyper-prior of the slopes minimises the negative log evidence with the strengths integrated
+    out by Laplace's approximation, f + ½ s Σ(ln h − mean)² − ½(k − 1) ln s + ½ Σ ln(H + s). Here H ≈ γ²/2n is the
+    curvature of f with respect to ln h_k, and γ_k = h_k Σ_i (w_i − μ)_k²/σ² is the number of the n deviations that the
+    data determine. The hyper-prior does not apply to the intercept.
 
-    `slopes` marks the slopes, `varying` those of them that may differ between tasks (all by default); `start` are
-    strengths of nearly the same rows, near which the search begins. `shrinkage` is s where it is known.
+    `slopes` marks the slopes, shape (p,), and `varying` those of them that may differ between tasks (all by default).
+    `start` are strengths learned from nearly the same rows, at which the search starts. `shrinkage` is s, if known.
     """
     varying = slopes if varying is None else varying
     common, groups = slopes & ~varying, np.where(slopes, np.where(varying, 0, 2), 1)
@@ -249,11 +256,12 @@ def learn_hub_by_feature(
 def learn_hub_of_slopes(
     loss: LeastSquares, varying: np.ndarray, hub: np.ndarray, sizes: Sizes = SIZES, free: float | None = _FREE
 ) -> np.ndarray:
-    """Strengths, shape (p,), where every task has an intercept of its own, from those of the hub.
+    """Learn strengths, shape (p,), for a model in which the intercepts of the tasks are not shrunk.
 
-    The last coefficient is the intercept: `free` is its strength in units of the rows of a task; None leaves that of
-    the hub. Evidence takes intercepts for drawn whatever the features are; where they go with the features (a lag
-    carries the level of its series), only rows of the same task tell the slopes.
+    The search starts at `hub`. The last coefficient is the intercept. `free` is its strength in multiples of the mean
+    number of rows of a task; None keeps that of the hub. The hub assumes that intercepts are independent of the
+    features. If they are correlated (the lag of a series contains its level), only differences between rows of the same
+    task should determine the slopes.
     """
     start, shrinkage = hub.copy(), _SHRINKAGES[len(_SHRINKAGES) // 2]
     if free is not None:
@@ -263,7 +271,7 @@ def learn_hub_of_slopes(
 
 
 def _sampled(loss: LeastSquares, most: int) -> LeastSquares:
-    """The loss of so many tasks; all of a device's tasks come back to the host, where second derivatives are known."""
+    """The loss of at most `most` tasks. A loss on a GPU is copied to the CPU, where second derivatives are computed."""
     chosen = sample_of_tasks(loss, most)
     if chosen is None:
         return loss.of_tasks(np.arange(loss.n_tasks)) if loss.on_device else loss
@@ -273,7 +281,7 @@ def _sampled(loss: LeastSquares, most: int) -> LeastSquares:
 def _by_shrinkage(
     loss: LeastSquares, varying: np.ndarray, common: np.ndarray, start: HubStrength, shrinkages: tuple[float, ...]
 ) -> HubStrength:
-    """One strength per coefficient under the hyper-prior of highest evidence; its precisions are tried in turn."""
+    """One strength per coefficient, with that of the `shrinkages` s which has the highest evidence."""
     search = partial(_tuned, loss, np.arange(len(varying)), pulled=varying, held=common, max_iter=_MOST_STEPS)
     if len(shrinkages) == 1:
         return replace(search(start, shrinkage=shrinkages[0], nats=_LITTLE), shrinkage=shrinkages[0])
@@ -289,7 +297,7 @@ def _by_shrinkage(
 
 
 def sample_of_tasks(loss: LeastSquares, most: int) -> np.ndarray | None:
-    """Positions of some of very many tasks, of those that have rows; the same ones every time. None for all tasks."""
+    """Positions of `most` random tasks that have rows, with a fixed seed; None if there are no more than `most`."""
     present = np.flatnonzero(loss.count > 0)
     if len(present) <= most:
         return None
@@ -297,18 +305,18 @@ def sample_of_tasks(loss: LeastSquares, most: int) -> np.ndarray | None:
 
 
 def _determined(evidence: HubEvidence, hub: np.ndarray, n_tasks: int) -> np.ndarray:
-    """γ_k = h_k Σ_i (w_i − μ)_k²/σ²: how many of the n deviations the data determine."""
+    """γ_k = h_k Σ_i (w_i − μ)_k²/σ², shape (p,): the number of the n deviations that the data determine."""
     deviation = ((evidence.coefficients - evidence.common) ** 2).sum(axis=0) / evidence.noise
     return np.clip(hub * deviation, 0.0, n_tasks)
 
 
 def _strength_cost(n_tasks: int, found: HubStrength, slopes: np.ndarray, shrinkage: float) -> float:
-    """What the hyper-prior of the slopes' strengths adds to f, the strengths integrated out."""
+    """The term that is added to f for the hyper-prior, with the strengths of the slopes integrated out, in nats."""
     logs = np.log(found.hub[slopes])
-    apart = logs - logs.mean()
+    centred = logs - logs.mean()
     curvature = _determined(found.evidence, found.hub, n_tasks)[slopes] ** 2 / (2.0 * n_tasks)
     occam = np.log(curvature + shrinkage).sum() - (slopes.sum() - 1) * np.log(shrinkage)
-    return 0.5 * float(shrinkage * (apart @ apart) + occam)
+    return 0.5 * float(shrinkage * (centred @ centred) + occam)
 
 
 def group_labels(groups: np.ndarray | None, n_features: int) -> np.ndarray:
@@ -328,11 +336,11 @@ def minimize_logs(
     gtol: float = 1e-4,
     curvature: np.ndarray | None = None,
 ) -> OptimizeResult:
-    """L-BFGS-B over logarithms of strengths, a window at a time.
+    """Minimise an objective over logarithms of strengths by L-BFGS-B, restarted in windows of limited size.
 
-    Evidence is flat where a strength is very large or very small; a long first step would land there and
-    stay. No strength may therefore change by more than a fixed factor before the search starts afresh.
-    The search is in units of curvature^-½, about one for every direction.
+    The evidence is flat where a strength is very large or very small. A long first step could end there, and the search
+    could not return. So no strength may change by more than a fixed factor before L-BFGS-B is restarted. Variables are
+    scaled by curvature^½, so that the curvature is about one in all directions.
     """
     unit = np.ones(len(start)) if curvature is None else curvature**-0.5
 
@@ -341,73 +349,16 @@ def minimize_logs(
         return value, gradient * unit
 
     low, high = np.broadcast_to(np.asarray(bounds, dtype=float).T.reshape(2, -1), (2, len(start)))
-    here, steps = np.clip(start, low, high), 0
+    current, steps = np.clip(start, low, high), 0
     while True:
-        window = np.column_stack([np.maximum(here - _WINDOW, low), np.minimum(here + _WINDOW, high)])
+        window = np.column_stack([np.maximum(current - _WINDOW, low), np.minimum(current + _WINDOW, high)])
         options = {"maxiter": max(max_iter - steps, 1), "ftol": ftol, "gtol": gtol}
         window /= unit[:, None]
-        found = minimize(scaled, here / unit, jac=True, method="L-BFGS-B", bounds=window, options=options)
+        found = minimize(scaled, current / unit, jac=True, method="L-BFGS-B", bounds=window, options=options)
         found.x = found.x * unit
         steps += max(found.nit, 1)
-        stuck = np.abs(found.x - here) > _WINDOW - 1e-9
-        here = found.x
+        at_window = np.abs(found.x - current) > _WINDOW - 1e-9
+        current = found.x
         found.nit = steps
-        if steps >= max_iter or not stuck.any():
+        if steps >= max_iter or not at_window.any():
             return found
-
-
-@dataclass(frozen=True)
-class StrengthEvidence:
-    """Evidence of a graph with one strength c for all its edges, beside a hub.
-
-    Parameters
-    ----------
-    value : float
-        f.
-    strength_gradient : float
-        ∂f/∂c.
-    hub_gradient : array of shape (p,)
-        ∂f/∂h.
-    coefficients : array of shape (n, p)
-        Models.
-    noise : float
-        σ².
-    """
-
-    value: float
-    strength_gradient: float
-    hub_gradient: np.ndarray
-    coefficients: np.ndarray
-    noise: float
-
-
-def tune_strengths(
-    evaluate: Callable[[float, np.ndarray], StrengthEvidence],
-    loss: LeastSquares,
-    strength: float,
-    hub: np.ndarray,
-    label: np.ndarray,
-    offset: float,
-) -> tuple[float, np.ndarray, StrengthEvidence]:
-    """Minimise f(c, h) over c and the hub's strength in the largest group of coefficients; and f there.
-
-    The search is over ln c and ln(h + `offset`): beside a connected graph a hub is often worth nothing, and h = 0
-    must not be infinitely far.
-    """
-    unit = max(float(loss.count.mean()), 1.0)
-    main = label == np.bincount(label).argmax()
-    seen: dict[bytes, tuple[float, np.ndarray, StrengthEvidence]] = {}
-    # About the second derivative in the logarithms, so that the first step has about the right length.
-    curvature = 0.05 * loss.moment.size
-
-    def objective(logs: np.ndarray) -> tuple[float, np.ndarray]:
-        c, h = float(np.exp(logs[0])), np.where(main, np.exp(logs[1]) - offset, hub)
-        evidence = evaluate(c, h)
-        seen[logs.tobytes()] = c, h, evidence
-        slopes = c * evidence.strength_gradient, np.exp(logs[1]) * float(evidence.hub_gradient[main].sum())
-        return evidence.value / curvature, np.array(slopes) / curvature
-
-    bounds = np.array([[1e-3, _STRONGEST], [_LOWEST, _STRONGEST]]) * unit + [[0.0], [offset]]
-    first = np.log([strength, float(np.median(hub[main])) + offset])
-    minimize_logs(objective, first, np.log(bounds), max_iter=_TUNING_STEPS, ftol=_FTOL, gtol=_SLOPE / curvature)
-    return min(seen.values(), key=lambda point: point[2].value)

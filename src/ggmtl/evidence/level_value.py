@@ -1,10 +1,10 @@
-"""The evidence of a fitted level: exact for the common model, for clusters and for few tasks, sampled otherwise.
+"""The evidence of a fitted level: exact for the shared model, for clusters and for few tasks, otherwise sampled.
 
     ln p(y) = −f + constant ,    f = ½(N − p) ln Q + ½ ln|A| − ½ Σ_k ln|P_k|₊ ,    gain = f(no edges) − f(level)
 
-from the rows and the strengths of the level. Where f is sampled, Q is exact; each probe of the log-determinants gives
-an estimate of f, and their spread gives the error of the mean. The `value` of a fitted graph is not f: it includes the
-length of the description, or is not known.
+It is computed from the rows and the strengths of the level. Where f is sampled, Q is exact. Each random probe of the
+log-determinants gives an estimate of f, and the spread of the estimates gives the standard error of their mean. The
+`value` of a fitted graph is not f: it includes the description length of the graph, or is NaN.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.solve.solvers import prepare
 from ggmtl.statistics.least_squares import LeastSquares
 
-# Random signs per coefficient.
+# Number of random probe vectors for log-determinants.
 PROBES = 8
-# Relative residual of the models.
+# Relative residual to which the models are solved.
 _MODEL_TOL = 1e-7
 
 
 @dataclass(frozen=True)
 class LevelEvidence:
-    """Log evidence of a level, in nats: the more, the better.
+    """Log evidence of a level, in nats. Larger is better.
 
     Parameters
     ----------
     value : float
-        ln p(y), the models integrated out, up to a constant that no graph and no strength changes.
+        ln p(y) with the models integrated out, up to a constant that depends on neither graph nor strengths.
     standard_error : float
-        Of `value` and `gain`; zero where both are exact.
+        Standard error of `value` and `gain`; zero where both are exact.
     gain : float
-        `value` less that of the best hub without edges: positive where the rows are more probable than under it.
+        `value` minus that of the best hub without edges. Positive if the level makes the rows more probable.
     """
 
     value: float
@@ -64,15 +64,15 @@ def level_evidence(
     Parameters
     ----------
     fit : GraphFit
-        A hub, or a graph with the squared penalty beside it.
+        A hub, or a hub with a graph under the squared penalty.
     loss : LeastSquares
-        The rows.
+        The sums of the rows.
     hub : array of shape (p,)
         Strengths of the best hub without edges.
     n_probes, seed : int
-        Of the random signs, where the evidence is sampled.
+        Number and seed of the random probes, where the evidence is sampled.
     sizes : Sizes
-        Up to which size it is exact.
+        The largest problem for which the evidence is computed exactly.
     """
     weighed = fit.weighed(loss)
     alone = hub_evidence(weighed, hub).value
@@ -84,7 +84,7 @@ def level_evidence(
 
 
 def _exact_value(fit: GraphFit, loss: LeastSquares, sizes: Sizes) -> float | None:
-    """f where it is to be had: without edges, for few tasks, and for clusters; None for other graphs."""
+    """Exact f for a level without edges, for few tasks and for clusters; None for other graphs."""
     if not (fit.edge_values > 0).any():
         return hub_evidence(loss, fit.hub).value
     if loss.n_tasks * loss.n_features <= sizes.exact_evidence:
@@ -94,7 +94,10 @@ def _exact_value(fit: GraphFit, loss: LeastSquares, sizes: Sizes) -> float | Non
 
 
 def _clusters(fit: GraphFit, n: int) -> tuple[np.ndarray | None, float]:
-    """Cluster of every task, and c, where the graph is made of cliques of s tasks with edges of c/s; else None."""
+    """Cluster of every task, and the strength c, of a graph of clusters; the clusters are None for any other graph.
+
+    In a graph of clusters, the components are cliques, and every edge in a clique of s tasks has the value c/s.
+    """
     i, j = fit.edges.T
     graph = sparse.csr_array((fit.edge_values, (i, j)), shape=(n, n))
     cluster = connected_components(graph, directed=False)[1]
@@ -106,20 +109,23 @@ def _clusters(fit: GraphFit, n: int) -> tuple[np.ndarray | None, float]:
 
 @dataclass(frozen=True)
 class SampledEvidence:
-    """Evidence of a graph, up to the error of the probes.
+    """An estimate of f by random probes, with its standard error.
 
     Parameters
     ----------
-    value, standard_error : float
-        f, and the spread of its estimates over the root of their number, joined with `unsettled`.
+    value : float
+        The estimate of f: the mean over probes.
+    standard_error : float
+        Standard error of `value`: from the spread over probes, and from `last_change`.
     coefficients : array of shape (n, p)
-        Models.
+        Models of the tasks.
     noise : float
         σ².
     per_probe : array of shape (n_probes,)
-        The estimates of f, whose mean is `value`.
-    unsettled : float
-        What the last steps of Lanczos still changed: far below the error, unless the steps allowed did not suffice.
+        The estimates of f, one per probe.
+    last_change : float
+        Change of `value` by the last Lanczos steps. It is far below the standard error unless the largest number of
+        steps was reached.
     """
 
     value: float
@@ -127,7 +133,7 @@ class SampledEvidence:
     coefficients: np.ndarray
     noise: float
     per_probe: np.ndarray
-    unsettled: float
+    last_change: float
 
 
 def sampled_evidence(
@@ -138,7 +144,7 @@ def sampled_evidence(
     n_probes: int = PROBES,
     seed: int = 0,
 ) -> SampledEvidence:
-    """Value of f in time proportional to tasks and edges.
+    """Estimate f in time proportional to the numbers of tasks and edges.
 
     Parameters
     ----------
@@ -147,15 +153,16 @@ def sampled_evidence(
     edge_values : array of shape (m,)
         e ≥ 0.
     coefficients : array of shape (n, p), optional
-        The models, where they are known; Q errs only in second order with them.
+        The models, if they are known. Their errors change Q only to second order.
     n_probes : int
-        Random signs per coefficient, two at least.
+        Number of random probe vectors, at least two.
     seed : int
-        Of the signs.
+        Seed of the probes.
     """
     if n_probes < 2:
         raise ParameterError(
-            f"n_probes must be at least 2: the error is estimated from their spread. Got {n_probes!r} instead."
+            "n_probes must be at least 2: the standard error is estimated from the spread over probes. "
+            f"Got {n_probes!r} instead."
         )
     if coefficients is None:
         solver = prepare(model.system(edge_values))
@@ -165,23 +172,23 @@ def sampled_evidence(
     system = system_log_determinants(model, edge_values, signs)
     prior = prior_log_determinants(model, edge_values, signs)
     values = 0.5 * (twice_misfit + system.values - prior.values)
-    unsettled = 0.5 * float(np.hypot(system.unsettled, prior.unsettled))
-    error = float(np.hypot(values.std(ddof=1) / np.sqrt(n_probes), unsettled))
-    return SampledEvidence(float(values.mean()), error, coefficients, noise, values, unsettled)
+    last_change = 0.5 * float(np.hypot(system.last_change, prior.last_change))
+    error = float(np.hypot(values.std(ddof=1) / np.sqrt(n_probes), last_change))
+    return SampledEvidence(float(values.mean()), error, coefficients, noise, values, last_change)
 
 
 def graph_evidence(loss: LeastSquares, fit: GraphFit, sizes: Sizes = SIZES, **options: int) -> SampledEvidence:
-    """The sampled evidence of a learned graph, on the scale of the value of the hub's fit.
+    """The sampled evidence of a learned graph; its f can be compared with the `value` of the hub's fit.
 
-    Graphs of many tasks are learned without it (their `value` is NaN): the rounds need ratios of expectations only, and
-    the value would add a tenth to their time.
+    Graphs of many tasks are learned without computing f, and their `value` is NaN. The rounds need ratios of
+    expectations only; f would add a tenth to their time.
 
     Parameters
     ----------
     loss : LeastSquares
-        The rows that the fit was learned from.
+        The sums of the rows that the fit was learned from.
     fit : GraphFit
-        The hub, or a graph beside it.
+        The hub, or a hub with a graph.
     **options : int
         ``n_probes`` and ``seed`` of :func:`sampled_evidence`.
     """
@@ -191,4 +198,5 @@ def graph_evidence(loss: LeastSquares, fit: GraphFit, sizes: Sizes = SIZES, **op
 
 
 def _byte_signs(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Independent random signs, 1 or −1."""
     return 2.0 * random.integers(0, 2, shape, dtype=np.int8) - 1.0

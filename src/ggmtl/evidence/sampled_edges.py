@@ -1,13 +1,13 @@
-"""Learn the neighbours of very many tasks: evidence from samples, candidates proposed anew as the models get better.
+"""Learn the edges of very many tasks from posterior samples, with new candidate edges as the models improve.
 
-Every round solves for the models and for a few posterior samples beside the present edges, and multiplies
+Every round solves for the models and for a few posterior samples with the current edges, and multiplies
 
     e_ij ← e_ij · (r_ij/r̄)^a · r̄^b ,      r_ij = [Σ_k R⁽ᵏ⁾_ij] / [E(uᵀu)/σ²] ,      r̄ = Σ e·prior / Σ e·posterior ,
 
-the fixed points of which are those of the evidence (see :mod:`ggmtl.evidence.edge_steps`). The mean r̄ of all
-edges is known well from few samples and converges slowly, so it takes the longer step: b > a. In the first rounds,
-edges then give way to the nearest pairs among the new models: far better neighbours than those of tasks that were
-fitted alone, for the price of a search. New edges start where the typical edge stands: e_ij E(uᵀu) is the same for all.
+The fixed points are those of the evidence (see :mod:`ggmtl.evidence.edge_steps`). The mean ratio r̄ is estimated well
+from few samples but converges slowly, so it gets the larger power: b > a. In the first rounds, the edges are then
+replaced by the nearest pairs among the new models. These are much better candidates than pairs of models that were
+fitted separately, and cost one nearest-neighbour search. A new edge starts with the median e_ij E(uᵀu) of the others.
 """
 
 from __future__ import annotations
@@ -33,23 +33,26 @@ from ggmtl.solve.solvers import Prepared, prepare
 from ggmtl.statistics.least_squares import LeastSquares
 
 logger = logging.getLogger("ggmtl")
-# Seconds between lines of progress.
+# Seconds between two log messages about progress.
 _PAUSE = 2.0
-# Rounds, and those of them after which candidates are proposed anew.
+# Number of rounds, and the number of first rounds after which new candidates are proposed.
 ROUNDS, RENEWED = 6, 4
-# a, b.
+# The powers a and b.
 _POWER, _COMMON_POWER = 1.5, 3.0
-# No edge changes by more than this factor, nor all of them together, in one round.
+# Largest factor in one round, both of a single edge relative to the others and of all edges together.
 _LARGEST_STEP = 30.0
-# Samples are taken until samples times coefficients are about so many: a sixth of relative error per edge and round.
-_NUMBERS, _FEWEST, _MOST = 84, 4, 32
+# The number of posterior samples times that of coefficients is about 84, which gives a relative error of one sixth per
+# edge and round. The next two numbers are the fewest and the most samples.
+_SAMPLED_NUMBERS, _FEWEST, _MOST = 84, 4, 32
 PRIOR_SAMPLES = 32
-# Relative residuals, of a result and within a round: errors of a percent vanish beside those of the sampling.
+# Relative residuals of the models of a result, of the models within a round, and of samples. The sampling error is far
+# larger than an error of one percent.
 RESULT_TOL, ROUND_TOL, _SAMPLE_TOL = 1e-6, 1e-4, 1e-2
-# ρ. Coordinates are scaled so that strengths agree: a ridge as large as that of exact evidence could shrink a
-# coefficient that all tasks share. Samples and iterative solves do not suffer from the rounding that it is there for.
+# ρ. Coefficients are scaled so that their strengths are equal. A ridge as large as that of exact evidence could then
+# shrink a coefficient that all tasks share. Samples and iterative solvers do not have the rounding errors for which
+# exact evidence needs the larger ridge.
 SAMPLED_RIDGE = 1e-10
-# Edge values below this multiple of the largest are as good as absent.
+# Edge values are kept above this share of the largest one, at which an edge has no effect.
 _FLOOR = 1e-9
 
 Propose = Callable[..., CandidateEdges]
@@ -57,7 +60,7 @@ Propose = Callable[..., CandidateEdges]
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A weighted graph of neighbours and the models beside it.
+    """A weighted graph of neighbouring tasks, the hub strengths, and the models for both.
 
     Parameters
     ----------
@@ -68,11 +71,12 @@ class Neighbours:
     hub : array of shape (p,)
         h.
     leverage : array of shape (m,)
-        Mean over coefficients of e_ij R⁽ᵏ⁾_ij, in [0, 1]: how much of what ties i to j is this edge.
+        Mean over coefficients of e_ij R⁽ᵏ⁾_ij, in [0, 1]: the share of the edge itself in the connection between i and
+        j.
     coefficients : array of shape (n, p)
-        Models.
+        Models of the tasks.
     common_steps : tuple of float
-        r̄ of every round; one where the strengths no longer change.
+        r̄ of every round; it tends to one as the strengths converge.
     """
 
     edges: np.ndarray
@@ -84,7 +88,7 @@ class Neighbours:
     common_steps: tuple[float, ...] = ()
 
     def strongest(self, size: int) -> Neighbours:
-        """The `size` edges of largest leverage, fixed edges before all others."""
+        """The graph of the `size` edges with the largest leverage; fixed edges are always among them."""
         size = min(max(size, int(self.fixed.sum())), len(self.edges))
         if size == len(self.edges):
             return self.only(np.arange(size))
@@ -92,18 +96,18 @@ class Neighbours:
         return self.only(np.sort(keep))
 
     def only(self, keep: np.ndarray) -> Neighbours:
-        """The same with some of the edges."""
+        """The graph of some of the edges, given by their positions."""
         return Neighbours(
             self.edges[keep], self.edge_values[keep], self.fixed[keep], self.hub, self.leverage[keep], self.coefficients
         )
 
 
 class Moments(Protocol):
-    """What a round learns about the edges there are, and could tell of others."""
+    """Models and expectations of one round: for the current edges, and on request for other pairs."""
 
     @property
     def coefficients(self) -> np.ndarray:
-        """The models, shape (n, p)."""
+        """Models of the tasks, shape (n, p)."""
         ...
 
     @property
@@ -118,16 +122,16 @@ class Moments(Protocol):
 
     @property
     def hub_prior(self) -> np.ndarray:
-        """E Σ_i (w_i − w̄)_k²/σ² before the data, shape (p,)."""
+        """Prior expectation of Σ_i (w_i − w̄)_k²/σ², shape (p,)."""
         ...
 
     @property
     def hub_posterior(self) -> np.ndarray:
-        """The same after the data."""
+        """Posterior expectation of Σ_i (w_i − w̄)_k²/σ², shape (p,)."""
         ...
 
     def expected_squares(self, edges: np.ndarray) -> np.ndarray:
-        """E(uᵀu)/σ² of any pairs of tasks, shape (pairs,)."""
+        """Posterior expectation of uᵀu/σ² for any pairs of tasks, shape (pairs,)."""
         ...
 
 
@@ -135,17 +139,17 @@ class Solves(Protocol):
     """The linear algebra of the rounds."""
 
     def moments(self, state: Neighbours, random: np.random.Generator) -> Moments:
-        """Models, samples and expectations beside the present edges."""
+        """Models and expectations for the edges and hub of `state`."""
         ...
 
     def models(self, state: Neighbours, tol: float = RESULT_TOL) -> np.ndarray:
-        """The models beside the present edges, shape (n, p), to a relative residual."""
+        """The models for the edges and hub of `state`, shape (n, p), to a relative residual of `tol`."""
         ...
 
 
 @singledispatch
 def solves_for(loss: LeastSquares, sizes: Sizes = SIZES) -> Solves:
-    """Who does the linear algebra: NumPy and the kernels, unless a loss lives elsewhere and has registered its own."""
+    """The linear algebra for a loss: on the CPU, unless the type of the loss has registered another implementation."""
     return _Solves(loss, sizes)
 
 
@@ -162,28 +166,28 @@ def learn_neighbours(
     tol: float = RESULT_TOL,
     sizes: Sizes = SIZES,
 ) -> Neighbours:
-    """Run the rounds from `start`; the models are those of the last edges.
+    """Run the rounds from `start`. The result has accurate models for the last edges.
 
     Parameters
     ----------
     loss : LeastSquares
-        Losses of the tasks, coefficients scaled so that Λ = 1.
+        Losses of the tasks, with coefficients scaled so that Λ = 1.
     start : Neighbours
     groups : array of int, shape (p,)
-        Coefficients that share a hub strength.
+        Coefficients with the same label share a hub strength.
     propose : callable, optional
-        ``propose(models, edges)``: candidates for these models, `edges` being the present ones; they stay as they are
-        where it is None.
+        ``propose(models, edges)`` returns candidate edges for these models; `edges` are the current ones. If None, the
+        edges are never replaced.
     rounds, renewed : int
-        Rounds, and those of them after which candidates are proposed anew.
+        Number of rounds, and the number of first rounds after which new candidates are proposed.
     seed : int
-        Of the samples.
+        Seed of the samples.
     journal : Journal, optional
-        Where the rounds are recorded, and taken up again.
+        Records every round, so that an interrupted search can continue.
     tol : float
-        Relative residual of the models.
+        Relative residual of the models of the result.
     sizes : Sizes
-        Which way of computing is taken.
+        Problem sizes at which the algorithms change.
     """
     journal = journal or Journal()
     solves, label = solves_for(loss, sizes), group_labels(groups, loss.n_features)
@@ -197,13 +201,13 @@ def learn_neighbours(
         moments = solves.moments(state, np.random.default_rng([seed, number]))
         state = _step(state, moments, label, max(float(loss.count.mean()), 1.0))
         if propose is not None and number < renewed:
-            state = _renew(state, moments, propose(moments.coefficients, state.edges))
+            state = _with_candidates(state, moments, propose(moments.coefficients, state.edges))
         journal.step("rounds", **vars(state))
     return replace(state, coefficients=solves.models(state, tol))
 
 
 def _step(state: Neighbours, moments: Moments, label: np.ndarray, unit: float) -> Neighbours:
-    """New edge values and hub; `unit` is the mean number of rows of a task."""
+    """The state after one multiplicative step of edge values and hub; `unit` is the mean number of rows of a task."""
     values, posterior, tiny = state.edge_values, moments.posterior, np.finfo(float).tiny
     common = float((values * moments.prior).sum() / max((values * posterior).sum(), tiny)) or 1.0
     ratio = moments.prior / np.maximum(posterior, tiny) / common
@@ -219,8 +223,8 @@ def _step(state: Neighbours, moments: Moments, label: np.ndarray, unit: float) -
     return Neighbours(state.edges, changed, state.fixed, hub, leverage, moments.coefficients, steps)
 
 
-def _renew(state: Neighbours, moments: Moments, candidates: CandidateEdges) -> Neighbours:
-    """The candidates in place of the present edges; those that were there keep their values."""
+def _with_candidates(state: Neighbours, moments: Moments, candidates: CandidateEdges) -> Neighbours:
+    """Replace the edges by the candidates. Edges that stay keep their values; new ones get a typical value."""
     n, edges = len(state.coefficients), candidates.edges
     if not len(state.edges):
         return state
@@ -252,6 +256,7 @@ class _Moments:
 
 
 def _expected_squares(models: np.ndarray, samples: np.ndarray, noise: float, edges: np.ndarray) -> np.ndarray:
+    """Posterior expectation of uᵀu/σ² for pairs of tasks, from the models and samples, shape (pairs,)."""
     n, p, number = samples.shape
     both = np.empty((n, p, number + 1))
     np.divide(models, np.sqrt(noise), out=both[..., 0])
@@ -266,7 +271,7 @@ def _expected_squares(models: np.ndarray, samples: np.ndarray, noise: float, edg
 
 
 def _solve_samples(solver: Prepared, right: np.ndarray, largest: int) -> np.ndarray:
-    """Samples for the right-hand sides, in their place; of very many tasks two at a time, to spare memory."""
+    """Samples for the right-hand sides, which they overwrite. With very many tasks, two at a time to save memory."""
     together = right.shape[2] if right.size <= largest else 2
     for first in range(0, right.shape[2], together):
         columns = slice(first, first + together)
@@ -308,5 +313,5 @@ class _Solves:
 
 
 def number_of_samples(n_features: int) -> int:
-    """Posterior samples per round."""
-    return int(np.clip(-(-_NUMBERS // n_features), _FEWEST, _MOST))
+    """Number of posterior samples per round."""
+    return int(np.clip(-(-_SAMPLED_NUMBERS // n_features), _FEWEST, _MOST))

@@ -1,19 +1,19 @@
-"""Evidence of many tasks from random signs ε: samples of the posterior, of the prior, and log-determinants.
+"""Stochastic estimates for many tasks, from random signs ε: posterior and prior samples, and log-determinants.
 
-Samples solve A z = ζ with E ζζᵀ = A, so that E zzᵀ = A⁻¹:
+A sample z solves A z = ζ with E ζζᵀ = A, so that E zzᵀ = A⁻¹:
 
     ζ = G_i^{1/2} ε₁ + Σ_ij b_ij (e_ij Λ)^{1/2} ε₂ + (I − 11ᵀ/n) h^{1/2} ε₃ + ρ^{1/2} ε₄ .
 
-E(uᵀΛu) averages over the p coefficients as well: S samples have a relative error of about √(2/(S p)).
+E(uᵀΛu) is also an average over the p coefficients, so S samples give it a relative error of about √(2/(S p)).
 
 Log-determinants use stochastic Lanczos quadrature. With D the diagonal blocks of A and F Fᵀ = D,
-ln|A| = ln|D| + tr ln Ã, where Ã = F⁻¹A F⁻ᵀ has its spectrum near one, and the trace is the mean of εᵀ ln(Ã) ε. Two
-parts of that are exact, which removes most of the variance: the best quadratic approximation of ln, from the traces
+ln|A| = ln|D| + tr ln Ã. The eigenvalues of Ã = F⁻¹A F⁻ᵀ are near one, and the trace is the mean of εᵀ ln(Ã) ε. Two
+parts of it are computed exactly, which removes most of the variance: a quadratic approximation of ln, from the traces
 of Ã and Ã², and the hub, which has low rank. Without edges the result is exact.
 
-ln|P_k|₊ comes from a sparse factor where the graph has little fill (a line, a surface, clusters). Elsewhere the graph
-expands and its Laplacian is well conditioned, so Lanczos is accurate; the zero eigenvalues of L, one per component,
-are known and shifted away.
+ln|P_k|₊ is computed from a sparse factor if that has little fill-in (a line, a surface, clusters). Other graphs are
+expanders with a well-conditioned Laplacian, for which Lanczos is accurate. The zero eigenvalues of L, one per
+component, are known and are shifted away.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from ggmtl.runtime import kernels
 from ggmtl.solve.solvers import prepare
 from ggmtl.solve.system import TaskSystem, laplacian
 
-# Up to this ratio of hub and edges to the hub alone the prior of a coordinate is that of the hub.
+# Where hub plus edges are less than this multiple of the hub, prior terms are computed to first order in the edges.
 _FIRST_ORDER = 1.3
 
 
 def posterior_noise(system: TaskSystem, n_samples: int, random: np.random.Generator) -> np.ndarray:
-    """ζ with E ζζᵀ = A, shape (n, p, n_samples); made of random signs, whose squares have no noise of their own."""
+    """ζ with E ζζᵀ = A, shape (n, p, n_samples). It is made of random signs, because their squares do not vary."""
     n, p = system.shape
     noise = np.empty((n, p, n_samples))
     for rows in chunks(n, p * p):
         signs = _signs(random, (rows.stop - rows.start, p, n_samples))
         np.matmul(_square_roots(system.gram[rows]), signs, out=noise[rows])
-    # In place throughout: arrays of this size may fill much of the memory.
+    # All operations are in place: arrays of this size may fill much of the memory.
     if system.hub.any():
         pull = _signs(random, noise.shape)
         pull -= pull.mean(axis=0)
@@ -67,7 +67,7 @@ def sampled_prior_terms(
     random: np.random.Generator,
     tol: float = 1e-2,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Σ_k Λ_k R⁽ᵏ⁾ of every edge, shape (m,), and tr P_k⁺, shape (p,), from samples of N(0, (Λ_k L + h_k I)⁻¹)."""
+    """Estimates of Σ_k Λ_k R⁽ᵏ⁾ for every edge, shape (m,), and of tr P_k⁺, shape (p,), from samples of the prior."""
     n, p = model.loss.moment.shape
     i, j = model.edges.T
     resistance, trace = np.zeros(len(model.edges)), np.empty(p)
@@ -75,7 +75,7 @@ def sampled_prior_terms(
         coupling, hub = model.coupling[columns[0]], model.hub[columns[0]]
         pull = hub + coupling * np.bincount(model.edges.ravel(), np.repeat(edge_values, 2), n)
         if np.quantile(pull, 0.9) < _FIRST_ORDER * hub:
-            # So strong a hub leaves next to nothing to the edges: (Λ L + h I)⁻¹ is its diagonal, to first order.
+            # The hub is much stronger than the edges, so (Λ L + h I)⁻¹ is its diagonal to first order.
             resistance += coupling * len(columns) * (1.0 / pull[i] + 1.0 / pull[j])
             trace[columns] = (1.0 / pull).sum() * (1.0 - 1.0 / n)
             continue
@@ -91,7 +91,7 @@ def sampled_prior_terms(
 
 
 def _signs(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Independent numbers, each 1 or −1."""
+    """Independent random signs, 1 or −1."""
     size = int(np.prod(shape))
     bits = np.unpackbits(np.frombuffer(random.bytes(-(-size // 8)), np.uint8), count=size)
     signs = bits.astype(np.float64)
@@ -101,13 +101,14 @@ def _signs(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _square_roots(gram: np.ndarray) -> np.ndarray:
-    """G_i^{1/2}, lower triangular, a trifle added so that singular G_i have one too."""
-    trifle = 1e-11 * np.einsum("nkk->n", gram) + np.finfo(float).tiny
-    return np.linalg.cholesky(gram + trifle[:, None, None] * np.eye(gram.shape[-1]))
+    """Lower triangular roots of the G_i, shape (n, p, p), with a tiny diagonal added for singular G_i."""
+    jitter = 1e-11 * np.einsum("nkk->n", gram) + np.finfo(float).tiny
+    return np.linalg.cholesky(gram + jitter[:, None, None] * np.eye(gram.shape[-1]))
 
 
-# Steps of Lanczos at most, and between looks at what they changed; they end when that is this share of the error.
-_STEPS, _LOOK, _SETTLED = 40, 4, 0.1
+# Largest number of Lanczos steps. Every `_CHECKED` steps the estimate is updated. The iteration ends when that changes
+# the estimate by less than this share of its standard error.
+_STEPS, _CHECKED, _SETTLED = 40, 4, 0.1
 
 
 # ---------------------------------------------------------------------- traces of logarithms
@@ -115,7 +116,10 @@ _STEPS, _LOOK, _SETTLED = 40, 4, 0.1
 
 @dataclass(frozen=True)
 class _Scaled:
-    """Ã = F⁻¹A F⁻ᵀ, by the products with A and with D⁻¹ = F⁻ᵀF⁻¹; `moments` are the traces of I, Ã and Ã²."""
+    """The matrix Ã = F⁻¹A F⁻ᵀ, given by its factors and traces.
+
+    `product` multiplies by A, and `divide` by D⁻¹ = F⁻ᵀF⁻¹. `moments`, shape (3,), are the traces of I, Ã and Ã².
+    """
 
     product: Callable[[np.ndarray], np.ndarray]
     divide: Callable[[np.ndarray], np.ndarray]
@@ -124,46 +128,51 @@ class _Scaled:
 
 @dataclass(frozen=True)
 class Traces:
-    """One estimate per column, shape (r,), and what the last steps changed in their mean."""
+    """Estimates of a trace, one per probe, shape (r,), and the change of their mean by the last Lanczos steps."""
 
     values: np.ndarray
-    unsettled: float
+    last_change: float
 
 
 @dataclass(frozen=True)
 class _LowRank:
-    """I − VVᵀ, near Ã: eigenvalues s of VVᵀ, shape (q,), and squares of ε along their vectors, shape (q, r)."""
+    """The approximation I − VVᵀ of Ã by the hub alone.
+
+    `eigenvalues`, shape (q,), are those of VVᵀ. `squares`, shape (q, r), are the squared components of each probe ε
+    along the eigenvectors.
+    """
 
     eigenvalues: np.ndarray
     squares: np.ndarray
 
 
 def _log_traces(scaled: _Scaled, start: np.ndarray, n_columns: int, near: _LowRank | None = None) -> Traces:
-    """One estimate of tr ln Ã per column Fε of `start`, for ε of signs; `n_columns` such will be averaged.
+    """One estimate of tr ln Ã for each column Fε of `start`, where ε are random signs.
 
-    Lanczos in the pair (u, D⁻¹u) with u = Fv needs no product with F. Without reorthogonalisation the rule repeats
-    nodes that have converged, which divides their weights and leaves the integral as it is.
+    `n_columns` is the number of estimates that the caller averages. The Lanczos iteration keeps the pairs u and D⁻¹u
+    with u = Fv, so it needs no product with F. Without reorthogonalisation, the Gauss rule repeats converged nodes.
+    This only divides their weights and does not change the integral.
     """
     dual = start / np.sqrt(scaled.moments[0])
     primal, behind = scaled.divide(dual), np.zeros_like(dual)
     beta, alive = np.zeros(start.shape[-1]), np.ones(start.shape[-1], dtype=bool)
-    diagonal, beside, values, changed = [], [], np.empty(0), np.inf
+    diagonal, off_diagonal, values, changed = [], [], np.empty(0), np.inf
     for step in range(1, _STEPS + 1):
         ahead = scaled.product(primal)
         ahead -= np.multiply(behind, beta, out=behind)
         alpha = _dots(primal, ahead)
         ahead -= alpha * dual
         image = scaled.divide(ahead)
-        # A column whose Krylov space is exhausted goes on with nodes at one, of weight zero.
+        # If the Krylov space of a column is exhausted, the column continues with nodes at one of weight zero.
         diagonal.append(np.where(alive, alpha, 1.0))
         beta = np.sqrt(np.maximum(_dots(ahead, image), 0.0))
         alive &= beta > 1e-12
         beta = np.where(alive, beta, 0.0)
-        beside.append(beta)
+        off_diagonal.append(beta)
         scale = np.where(alive, 1.0 / np.where(alive, beta, 1.0), 0.0)
         behind, dual, primal = dual, np.multiply(ahead, scale, out=ahead), np.multiply(image, scale, out=image)
-        if step % _LOOK == 0 or not alive.any():
-            before, values = values, _integrals(np.array(diagonal), np.array(beside[:-1]), scaled.moments, near)
+        if step % _CHECKED == 0 or not alive.any():
+            before, values = values, _integrals(np.array(diagonal), np.array(off_diagonal[:-1]), scaled.moments, near)
             if not alive.any():
                 return Traces(values, 0.0)
             changed = abs(float((values - before).mean())) if len(before) else np.inf
@@ -172,12 +181,18 @@ def _log_traces(scaled: _Scaled, start: np.ndarray, n_columns: int, near: _LowRa
     return Traces(values, changed)
 
 
-def _integrals(diagonal: np.ndarray, beside: np.ndarray, moments: np.ndarray, near: _LowRank | None) -> np.ndarray:
-    """tr q(Ã) + εᵀ(ln − q)(Ã)ε by the Gauss rule of every column; q is the quadratic next to ln under all the rules."""
+def _integrals(
+    diagonal: np.ndarray, off_diagonal: np.ndarray, moments: np.ndarray, near: _LowRank | None
+) -> np.ndarray:
+    """Estimates tr q(Ã) + εᵀ(ln − q)(Ã)ε of tr ln Ã from the Gauss rule of every column, shape (columns,).
+
+    q is the quadratic that approximates ln best, by least squares over the nodes and weights of all the rules. The
+    tridiagonal Lanczos matrices are given by `diagonal`, shape (steps, columns), and `off_diagonal`.
+    """
     steps, columns = diagonal.shape
     matrix, index = np.zeros((columns, steps, steps)), np.arange(steps)
     matrix[:, index, index] = diagonal.T
-    matrix[:, index[1:], index[:-1]] = beside.T
+    matrix[:, index[1:], index[:-1]] = off_diagonal.T
     nodes, vectors = np.linalg.eigh(matrix)
     nodes, weights = np.maximum(nodes, np.finfo(float).tiny), vectors[:, 0] ** 2
     root = np.sqrt(weights)
@@ -195,6 +210,7 @@ def _integrals(diagonal: np.ndarray, beside: np.ndarray, moments: np.ndarray, ne
 
 
 def _dots(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Inner products of corresponding columns (entries of the last axis), shape (columns,)."""
     columns = a.shape[-1]
     return np.einsum("nr,nr->r", a.reshape(-1, columns), b.reshape(-1, columns))
 
@@ -203,7 +219,10 @@ def _dots(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def system_log_determinants(model: EvidenceModel, edge_values: np.ndarray, signs: np.ndarray) -> Traces:
-    """Estimates of ln|A|, one per probe; D_i = G_i + diag(h + ρ + degrees), the hub's −11ᵀ/n ⊗ diag(h) apart."""
+    """Estimates of ln|A|, one per probe; `signs` are the probes, shape (n, p, probes).
+
+    D_i = G_i + diag(h + ρ + degrees). The low-rank part −11ᵀ/n ⊗ diag(h) of the hub is treated exactly.
+    """
     n, _, n_probes = signs.shape
     system, gram = model.system(edge_values), model.loss.gram
     shift = system.degrees() + (model.hub + model.ridge)
@@ -211,7 +230,7 @@ def system_log_determinants(model: EvidenceModel, edge_values: np.ndarray, signs
         inverse, log_det = kernels.inverse_blocks(gram, shift)
     except np.linalg.LinAlgError:
         raise SingularSystemError(
-            "The evidence is not defined: a task's block is singular to working accuracy. Use a larger ridge."
+            "The evidence cannot be computed: the matrix of a task is singular to working accuracy. Use a larger ridge."
         ) from None
     root = np.sqrt(model.hub / n)
     hub_values, hub_vectors = np.linalg.eigh(root[:, None] * inverse.sum(axis=0) * root)
@@ -222,16 +241,16 @@ def system_log_determinants(model: EvidenceModel, edge_values: np.ndarray, signs
         np.arange(n_probes), 1 if signs.size <= model.sizes.probes_together else n_probes // 2
     ):
         start = _rooted(gram, shift, np.ascontiguousarray(signs[..., columns]))
-        # Vᵀε for V = F⁻¹(1 ⊗ (h/n)^½).
+        # Vᵀε for V = F⁻¹(1 ⊗ (h/n)^½), in the basis of eigenvectors.
         along = hub_vectors.T @ (root[:, None] * scaled.divide(start).sum(axis=0))
         near = _LowRank(hub_values, along**2 / np.maximum(hub_values, np.finfo(float).tiny)[:, None])
         parts.append(_log_traces(scaled, start, n_probes, near))
     values = float(log_det.sum()) + np.concatenate([part.values for part in parts])
-    return Traces(values, max(part.unsettled for part in parts))
+    return Traces(values, max(part.last_change for part in parts))
 
 
 def _rooted(gram: np.ndarray, shift: np.ndarray, signs: np.ndarray) -> np.ndarray:
-    """F ε for the Cholesky factors F_i of G_i + diag(s_i), in the place of the signs."""
+    """F ε for the Cholesky factors F_i of G_i + diag(s_i), shape (n, p, probes); it overwrites `signs`."""
     index = np.arange(gram.shape[-1])
     for rows in chunks(len(gram), gram.shape[-1] ** 2):
         blocks = gram[rows].copy()
@@ -243,7 +262,7 @@ def _rooted(gram: np.ndarray, shift: np.ndarray, signs: np.ndarray) -> np.ndarra
 def _system_moments(
     model: EvidenceModel, edge_values: np.ndarray, inverse: np.ndarray, hub_values: np.ndarray
 ) -> np.ndarray:
-    """tr I, tr Ã and tr Ã² for Ã = I − VVᵀ + Ẽ: the edges' part Ẽ has no diagonal blocks.
+    """tr I, tr Ã and tr Ã², shape (3,), for Ã = I − VVᵀ + Ẽ. The part Ẽ of the edges has no diagonal blocks.
 
     tr Ẽ² = Σ_ij w_ij² tr(B_iΛB_jΛ) and tr VᵀẼV = −Σ_ij w_ij tr(diag(h) B_iΛB_j)/n, over ordered pairs, B_i = D_i⁻¹.
     """
@@ -257,18 +276,18 @@ def _system_moments(
         within += np.einsum("nk,nk->k", squared[rows] @ flat, flat[rows])
         across += np.einsum("nk,nk->k", graph[rows] @ flat, flat[rows])
     edge_square = float(np.outer(model.coupling, model.coupling).ravel() @ within)
-    beside_hub = float(np.outer(model.hub, model.coupling).ravel() @ across) / n
+    hub_edge = float(np.outer(model.hub, model.coupling).ravel() @ across) / n
     first = n * p - hub_values.sum()
-    return np.array([n * p, first, first - hub_values.sum() + (hub_values**2).sum() + edge_square + 2.0 * beside_hub])
+    return np.array([n * p, first, first - hub_values.sum() + (hub_values**2).sum() + edge_square + 2.0 * hub_edge])
 
 
 # ---------------------------------------------------------------------- ln|P_k|₊
 
 
 def prior_log_determinants(model: EvidenceModel, edge_values: np.ndarray, signs: np.ndarray) -> Traces:
-    """Estimates of Σ_k ln|P_k|₊, one per probe: exact, and all the same, where a sparse factor pays."""
+    """Estimates of Σ_k ln|P_k|₊, one per probe. Where a sparse factor is cheaper, they are exact and all equal."""
     n, _, n_probes = signs.shape
-    total, unsettled = np.zeros(n_probes), 0.0
+    total, last_change = np.zeros(n_probes), 0.0
     for columns in strength_groups(model):
         coupling, hub = float(model.coupling[columns[0]]), float(model.hub[columns[0]])
         matrix = laplacian(model.edges, coupling * edge_values, n, hub)
@@ -277,12 +296,12 @@ def prior_log_determinants(model: EvidenceModel, edge_values: np.ndarray, signs:
             continue
         found = _laplacian_log_determinants(matrix, hub, signs[:, columns].reshape(n, -1))
         total += (found.values - np.log(hub)).reshape(len(columns), n_probes).sum(axis=0)
-        unsettled += len(columns) * found.unsettled
-    return Traces(total, unsettled)
+        last_change += len(columns) * found.last_change
+    return Traces(total, last_change)
 
 
 def _envelope_work(matrix: sparse.csr_array) -> float:
-    """Products of an envelope factor after Cuthill and McKee: Σ of squared row widths, for next to no time."""
+    """Multiplications of an envelope factorisation in reverse Cuthill–McKee order: the sum of squared row widths."""
     n = matrix.shape[0]  # pyright: ignore[reportOptionalSubscript]
     places = (matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32))
     order = reverse_cuthill_mckee(sparse.csr_matrix((matrix.data, *places), shape=matrix.shape), symmetric_mode=True)
@@ -294,17 +313,17 @@ def _envelope_work(matrix: sparse.csr_array) -> float:
 
 
 def _factored_log_determinant(matrix: sparse.csr_array) -> float:
-    """ln|K| of a sparse positive definite M-matrix, whose factor needs no pivots."""
+    """ln|K| of a sparse positive definite M-matrix; its factorisation needs no pivoting."""
     options = {"SymmetricMode": True}
     factor = splu(sparse.csc_array(matrix), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
     return float(np.log(factor.U.diagonal()).sum())
 
 
 def _laplacian_log_determinants(matrix: sparse.csr_array, hub: float, signs: np.ndarray) -> Traces:
-    """Estimates of ln|K| for K = Λ L + h I, one per column, by Lanczos on K' = K + Σ_C τ_C 1_C1_Cᵀ/|C|.
+    """Estimates of ln|K| for K = Λ L + h I, one per column of `signs`, by Lanczos on K' = K + Σ_C τ_C 1_C1_Cᵀ/|C|.
 
-    K 1_C = h 1_C for every component C, so that ln|K| = ln|K'| − Σ_C ln((h + τ_C)/h), whatever τ; the mean diagonal of
-    the component moves its lowest eigenvalue, which may be next to nothing, among the others.
+    K 1_C = h 1_C for every component C, so that ln|K| = ln|K'| − Σ_C ln((h + τ_C)/h) for any τ. With τ_C the mean
+    diagonal of the component, its lowest eigenvalue, which may be close to zero, becomes one of medium size.
     """
     n, columns = signs.shape
     n_components, label = connected_components(matrix, directed=False)

@@ -1,8 +1,8 @@
-"""The graph of highest evidence beside the common model.
+"""Search for the graph of highest marginal likelihood (evidence), given the shared model.
 
-Where the whole system fits a dense factor, graphs compete by exact evidence minus the length of their description
-(no edges, a list of edges, clusters). With more tasks, edges are learned from sampled evidence
-(:mod:`ggmtl.evidence.sampled_edges`) and only clusters compete by exact evidence.
+If the whole system is small enough for a dense factor, graphs are compared by exact evidence minus their description
+length: no edges, trees of single edges, clusters. With more tasks, edges are learned from posterior samples
+(:mod:`ggmtl.evidence.sampled_edges`). Exact evidence is then computed for clusters and trees only, if at all.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ggmtl.evidence.selection import (
     strongest_edges,
 )
 from ggmtl.graph.candidates import KNN, CandidateEdges, Candidates, Complete
-from ggmtl.graph.task_graph import beside_heaviest
+from ggmtl.graph.task_graph import relative_to_heaviest
 from ggmtl.runtime.journal import Journal
 from ggmtl.runtime.sizes import SIZES, Sizes
 from ggmtl.solve.solvers import prepare
@@ -59,7 +59,7 @@ def learn_by_evidence(
     seed: int = 0,
     journal: Journal | None = None,
     start: GraphFit | None = None,
-    idle: frozenset[str] = frozenset(),
+    skipped: frozenset[str] = frozenset(),
 ) -> list[GraphFit]:
     """One graph for every kind of search, or the hub alone in its place, so that graphs of other rows can be compared.
 
@@ -70,20 +70,22 @@ def learn_by_evidence(
     Parameters
     ----------
     loss : LeastSquares
-        All rows given.
+        The sums of the rows to learn from.
     settings : Settings
     propose : callable
-        ``propose(models, edges=None, order=None)``: candidates for models, `edges` being the ones before, of tasks in
-        another order where one is given. It is asked again as the models get better, where evidence is sampled.
+        ``propose(models, edges=None, order=None)`` returns candidate edges for these models. `edges` are the previous
+        ones, and `order` is the order of the tasks if it is not the usual one. With sampled evidence it is called again
+        as the models improve.
     hub : GraphFit
         The best hub without edges.
     seed : int
-        Of the samples.
+        Seed of the samples.
     journal : Journal, optional
-        Where the steps are recorded, and taken up again. Its note ``"graphs"`` makes the graph of the last step.
+        Records the steps, so that an interrupted search can continue. Its note ``"graphs"`` is a function that returns
+        the graph of the last step.
     start : GraphFit, optional
         The last graph of most of the rows of very many tasks, beside a hub of the same strength.
-    idle : frozenset of str
+    skipped : frozenset of str
         Kinds of search that are left out.
     """
     journal = journal or Journal()
@@ -92,27 +94,27 @@ def learn_by_evidence(
     if not len(candidates.edges):
         return _in_order({}, nothing)
     rule = settings.candidates
-    # Rules that name single tasks look them up in their own order.
+    # Rules that name single tasks need the original order.
     order = None if len(rule.must_link) or len(rule.forbid) else order_of(loss, candidates.edges, settings.sizes)
     problem = ScaledProblem.of(loss, settings, hub, order)
     any_pair = _any_pair(settings.candidates)
     if settings.sizes.compares_exactly(loss.n_tasks, loss.n_features):
-        exact = _by_exact_evidence(problem, settings, candidates, nothing, any_pair, journal, idle)
+        exact = _by_exact_evidence(problem, settings, candidates, nothing, any_pair, journal, skipped)
         return _in_order(exact, nothing)
     first = problem.first_neighbours(candidates) if start is None else problem.neighbours_of(start)
     rounds = min(settings.max_iter, ROUNDS if start is None else WARM_ROUNDS)
     renewed = (RENEWED if start is None else 1) if settings.candidates.uses_models else 0
 
-    def again(models: np.ndarray, edges: np.ndarray) -> CandidateEdges:
+    def propose_again(models: np.ndarray, edges: np.ndarray) -> CandidateEdges:
         return propose(models / problem.unit, edges, problem.order)
 
-    dense, graphs = learn_by_samples(problem, first, again, rounds, renewed, seed, journal)
+    dense, graphs = learn_by_samples(problem, first, propose_again, rounds, renewed, seed, journal)
     if not _may_have_clusters(loss, settings.sizes):
         return _in_order(graphs, nothing)
     outcome = {key: getattr(graphs["all"], key) for key in ("iterations", "status", "certificate", "history")}
-    if "clusters" not in idle:
+    if "clusters" not in skipped:
         graphs["clusters"] = _chosen(problem, clusters_of_many(problem, dense, any_pair), outcome, nothing)
-    if "trees" not in idle and settings.sizes.averages_trees(loss.n_tasks, loss.n_features):
+    if "trees" not in skipped and settings.sizes.averages_trees(loss.n_tasks, loss.n_features):
         trees = search_trees(problem.model(dense.edges, problem.hub), dense, problem.groups, fixed=dense.fixed)
         graphs["trees"] = _chosen(problem, trees, outcome, nothing)
     return _in_order(graphs, nothing)
@@ -129,7 +131,7 @@ def densest(graphs: Sequence[GraphFit]) -> GraphFit:
 
 
 def _may_have_clusters(loss: LeastSquares, sizes: Sizes) -> bool:
-    """Whether exact evidence of clusters is worth its time; never on a device."""
+    """Whether the problem is small enough for exact evidence of clusters; never on a GPU."""
     few = loss.n_tasks <= sizes.cluster_tasks and loss.n_tasks * loss.n_features**3 <= sizes.clusters
     return few and isinstance(loss, LeastSquares)
 
@@ -141,7 +143,7 @@ def _by_exact_evidence(
     nothing: GraphFit,
     any_pair: bool,
     journal: Journal,
-    idle: frozenset[str],
+    skipped: frozenset[str],
 ) -> dict[str, GraphFit]:
     groups, fixed = problem.groups, candidates.fixed
     model = problem.model(candidates.edges, problem.hub)
@@ -157,7 +159,7 @@ def _by_exact_evidence(
         journal=journal,
     )
     outcome = _outcome(learned)
-    trees = None if "trees" in idle else search_trees(model, learned, groups, fixed=fixed)
+    trees = None if "trees" in skipped else search_trees(model, learned, groups, fixed=fixed)
     likely = learned.leverage if trees is None or trees.probabilities is None else trees.probabilities
     sizes = {name: min(max(1, int(share * model.loss.n_tasks)), len(model.edges)) for name, share in _PER_TASK.items()}
     sparser = {name: strongest_edges(model, learned, likely, size, groups) for name, size in sizes.items()}
@@ -177,7 +179,7 @@ def _chosen(
     nothing: GraphFit,
     supported: bool | None = None,
 ) -> GraphFit:
-    """The choice as a level; the hub alone in its place where there is none. `supported` overrules its evidence."""
+    """A graph as a level, or the hub alone if there is no graph. `supported`, if given, overrides the evidence."""
     if choice is None or not choice.selected.any():
         return replace(nothing, **outcome)
     return problem.as_fit(
@@ -193,7 +195,7 @@ def _chosen(
 
 
 def _outcome(learned: EvidenceResult) -> dict[str, Any]:
-    """How the steps ended: what a fit says of its outer problem, the gain of the last step as its certificate."""
+    """How the search ended, as fields of :class:`GraphFit`. The certificate is the gain of the last step in nats."""
     steps = np.diff(learned.history[-2:], prepend=0.0)
     return {
         "iterations": len(learned.history),
@@ -204,7 +206,7 @@ def _outcome(learned: EvidenceResult) -> dict[str, Any]:
 
 
 def _graph_so_far(journal: Journal, model: EvidenceModel, fixed: np.ndarray, problem: ScaledProblem) -> list[GraphFit]:
-    """The edge values of the last step, nothing where there was none."""
+    """The graph of the last step of an interrupted search, in a list; empty if there was no step."""
     learned = journal.noted("edges")
     if learned is None:
         return []
@@ -212,27 +214,31 @@ def _graph_so_far(journal: Journal, model: EvidenceModel, fixed: np.ndarray, pro
     system = replace(model, hub=learned.hub).system(values)
     start = learned.evidence.coefficients
     coefficients = prepare(system).solve(model.loss.moment, start=start, tol=1e-9).require(1e-6).value
-    told = np.where(fixed | (learned.leverage > 0.1), np.maximum(learned.leverage, fixed), 0.0)
+    shown = np.where(fixed | (learned.leverage > 0.1), np.maximum(learned.leverage, fixed), 0.0)
     outcome = _outcome(learned)
     fit = problem.as_fit(
-        model.edges, values, learned.hub, coefficients, value=learned.evidence.value, outcome=outcome, reported=told
+        model.edges, values, learned.hub, coefficients, value=learned.evidence.value, outcome=outcome, reported=shown
     )
     return [fit]
 
 
 def _any_pair(rule: Candidates) -> bool:
-    """Whether clusters may join any two tasks: neighbours only say where to look, other rules say what may be."""
+    """Whether clusters may join any two tasks.
+
+    Nearest neighbours only limit the search. Other rules state which pairs may be linked.
+    """
     return isinstance(rule, (KNN, Complete)) and not len(rule.forbid)
 
 
+# Largest number of times that the search for clusters is repeated.
 _CLUSTER_SEARCHES = 4
 # Sparser graphs where evidence is sampled, and the rounds that tune their strengths.
 _SAMPLED, _TUNING_ROUNDS = ("one", "two"), 1
 # Rounds that a graph which was learned from most of the rows takes to adapt to all of them.
 WARM_ROUNDS = 3
-# Edges of less leverage tie nothing together that the rest of the graph does not.
+# Edges with less leverage are not reported: the rest of the graph already connects their tasks.
 _LEVERAGE = 0.2
-# ln r̄ below which the strengths are as good as settled.
+# The strengths count as converged if |ln r̄| is below this.
 _SETTLED = 0.05
 
 
@@ -251,15 +257,18 @@ def learn_by_samples(
     ----------
     problem : ScaledProblem
     start : Neighbours
-        Where the rounds start.
+        The state at which the rounds start.
     propose : callable
-        ``propose(models, edges)``: candidates for better models, in scaled coordinates.
+        ``propose(models, edges)`` returns candidate edges for models in scaled units.
     rounds, renewed : int
-        Rounds, and those of them after which candidates are proposed anew.
+        Number of rounds, and the number of first rounds after which new candidates are proposed.
+    seed : int
+        Seed of the samples.
+    journal : Journal
     """
     inside = journal.inside("dense")
     journal.note("graphs", partial(_sampled_graph_so_far, problem, inside))
-    # Of very many tasks, only the level that is chosen gets accurate models: see `with_accurate_models`.
+    # With very many tasks, only the chosen level gets accurate models: see `with_accurate_models`.
     tol = ROUND_TOL if problem.sizes.is_vast(problem.loss.n_tasks, problem.loss.n_features) else RESULT_TOL
     learn = partial(learn_neighbours, problem.loss, groups=problem.groups, seed=seed, tol=tol, sizes=problem.sizes)
     dense = learn(start, propose=propose, rounds=rounds, renewed=renewed, journal=inside)
@@ -271,7 +280,7 @@ def learn_by_samples(
 
 
 def _neighbour_fit(problem: ScaledProblem, graph: Neighbours, status: str | None = None) -> GraphFit:
-    """Edge values as learned; reported are fixed edges, and those that the rest of the graph does not make idle."""
+    """A graph of learned edge values as a level. Reported are required edges and those with enough leverage."""
     left = abs(float(np.log(graph.common_steps[-1]))) if graph.common_steps else 0.0
     outcome = {
         "iterations": len(graph.common_steps),
@@ -279,10 +288,10 @@ def _neighbour_fit(problem: ScaledProblem, graph: Neighbours, status: str | None
         "certificate": left,
         "history": graph.common_steps,
     }
-    told = graph.fixed | (graph.leverage > _LEVERAGE)
-    leverage = np.where(told, np.maximum(graph.leverage, graph.fixed), 0.0)
-    # Beside the heaviest edges of the two tasks, so that weights are comparable between tasks.
-    reported = beside_heaviest(graph.edges, leverage, problem.loss.n_tasks)
+    shown = graph.fixed | (graph.leverage > _LEVERAGE)
+    leverage = np.where(shown, np.maximum(graph.leverage, graph.fixed), 0.0)
+    # Relative to the heaviest edges of the two tasks, so that weights are comparable between tasks.
+    reported = relative_to_heaviest(graph.edges, leverage, problem.loss.n_tasks)
     return problem.as_fit(
         graph.edges,
         graph.edge_values,
@@ -296,35 +305,36 @@ def _neighbour_fit(problem: ScaledProblem, graph: Neighbours, status: str | None
 
 
 def _sampled_graph_so_far(problem: ScaledProblem, journal: Journal) -> list[GraphFit]:
-    """The graph of the last round, nothing where there was none."""
+    """The graph of the last round of an interrupted search, in a list; empty if there was no round."""
     state = journal.resume("rounds")
     return [] if state is None else [_neighbour_fit(problem, Neighbours(**state), "interrupted")]
 
 
 def with_accurate_models(fit: GraphFit, loss: LeastSquares, sizes: Sizes = SIZES) -> GraphFit:
-    """The fit with the models of its graph to the accuracy of a result, where there are very many tasks."""
+    """The fit with its models solved to the accuracy of a result. Only needed for graphs of very many tasks."""
     if not sizes.is_vast(loss.n_tasks, loss.n_features) or not len(fit.edges):
         return fit
     if fit.columns is not None:
         own = with_accurate_models(fit.on_its_columns(), loss.of_columns(fit.columns), sizes)
         return own.on_columns(fit.columns, loss.n_features)
-    problem = ScaledProblem.beside(fit.weighed(loss), fit, sizes)
+    problem = ScaledProblem.of_fit(fit.weighed(loss), fit, sizes)
     models = solves_for(problem.loss, sizes).models(problem.neighbours_of(fit))
-    return fit.with_deviations(problem.outside(models))
+    return fit.with_deviations(problem.models_of_design(models))
 
 
 def clusters_of_many(problem: ScaledProblem, dense: Neighbours, any_pair: bool) -> GraphChoice | None:
-    """The best clusters, where exact evidence prefers them to the hub.
+    """The clusters of highest exact evidence; None if the hub alone has a higher one.
 
-    Models fitted in clusters say better which tasks are near, so the search is repeated from them while it pays.
+    The first search uses distances between the models of `dense`. Models fitted with clusters give better distances, so
+    the search is repeated with them as long as the score rises.
 
     Parameters
     ----------
     problem : ScaledProblem
     dense : Neighbours
-        Whose models say which tasks are near.
+        The learned edges and models.
     any_pair : bool
-        Whether clusters may join tasks that are no edge of `dense`.
+        Whether clusters may join tasks without an edge in `dense`.
     """
     model = problem.model(dense.edges, problem.hub)
     best, models = None, dense.coefficients

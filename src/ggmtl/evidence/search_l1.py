@@ -1,12 +1,13 @@
-"""Graphs for the ℓ1 penalty: tasks alike in all coefficients, or in a few of them.
+"""Graphs for the ℓ1 penalty: linked tasks are alike in all coefficients, or equal in a few of them.
 
-Two kinds of relation compete by evidence less description, both beside the hub: tasks whose whole models are near
-(:mod:`~ggmtl.evidence.search`), and tasks that share single coefficients and are unrelated in the rest
-(:mod:`~ggmtl.evidence.shared_coefficients`). The winner's edges are then those of the inner problem
+Two kinds of graphs are compared by their evidence minus their description length, both with a hub. In the first, linked
+tasks have similar models (:mod:`~ggmtl.evidence.search`). In the second, they share single coefficients and are
+unrelated in the others (:mod:`~ggmtl.evidence.shared_coefficients`). The better graph gives the edges of the inner
+problem
 
     ½ Σ_i ‖X_i w_i − y_i‖² + ½λ Σ_ij e_ij Σ_k |w_ik − w_jk| + hub ,
 
-which lets a task agree with one neighbour in some coefficients and with another in others.
+in which a task may share some coefficients with one neighbour and others with another.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ggmtl.graph.candidates import KNN, Complete
 from ggmtl.runtime.journal import Journal
 from ggmtl.statistics.least_squares import LeastSquares
 
-# Pull of all edges of a task on a coefficient that need not be shared, in units of its noise.
+# Total force of the edges of a task on a coefficient, in units of the force of noise on its estimate.
 _PULL = 0.3
 
 
@@ -44,16 +45,16 @@ def learn_by_coordinates(
     journal: Journal | None = None,
     start: GraphFit | None = None,
 ) -> list[GraphFit]:
-    """The graph of highest evidence, with the models of the ℓ1 penalty.
+    """The graph of highest evidence, with the models of the ℓ1 penalty, as a list of one level.
 
-    Parameters are those of :func:`~ggmtl.evidence.search.learn_by_evidence`. Tasks that share a few coefficients
-    need not be near: any pair is looked at unless the candidates were given.
+    The parameters are those of :func:`~ggmtl.evidence.search.learn_by_evidence`. Tasks that share a few coefficients
+    may have very different models. So all pairs are candidates, unless the user restricts them.
     """
     graphs = learn_by_evidence(loss, replace(settings, penalty="squared_l2"), propose, hub, seed, journal, start)
     near = next((fit for fit in graphs if fit.supported), densest(graphs))
     if loss.n_tasks > settings.sizes.single_coefficients or len(settings.candidates.must_link):
         return [_with_l1(near, loss, settings)]
-    # Where evidence is only sampled, its value is not known.
+    # The value of a graph learned from samples is not known.
     rival = max(hub.value - near.value, 0.0) if np.isfinite(near.value) else 0.0
     posterior, allowed = _slopes_of(loss, settings, hub.hub), _allowed(settings, propose, hub)
     shared = shared_coefficients(posterior, allowed, seed, rival)
@@ -66,9 +67,8 @@ def probability_of_sharing(
 ) -> np.ndarray:
     """Probability that the two tasks of an edge share each coefficient, shape (m, p); zero for the intercept.
 
-    `hub` are the strengths of the hub without edges, shape (p,).
-
-    Tasks that take coefficients from several others are judged beside all of these; any other pair by itself.
+    `hub` are the strengths of the hub without edges, shape (p,). If the search finds that a task copies coefficients
+    from several others, their probabilities are computed jointly. All other pairs are treated one at a time.
     """
     posterior = _slopes_of(loss, settings, hub)
     found = shared_coefficients(posterior, seed=seed)
@@ -87,7 +87,7 @@ def _slopes_of(loss: LeastSquares, settings: Settings, hub: np.ndarray) -> HubPo
 
 
 def _allowed(settings: Settings, propose: Propose, hub: GraphFit) -> np.ndarray | None:
-    """Pairs that may share; None for all: neighbours only say where near models are."""
+    """Pairs of tasks that may share coefficients, a mask of shape (n, n); None if all may."""
     rule = settings.candidates
     if isinstance(rule, (KNN, Complete)) and not len(rule.forbid):
         return None
@@ -98,10 +98,10 @@ def _allowed(settings: Settings, propose: Propose, hub: GraphFit) -> np.ndarray 
 
 
 def _with_l1(fit: GraphFit, loss: LeastSquares, settings: Settings) -> GraphFit:
-    """The same graph with the ℓ1 penalty, as strong as the squared one at the differences there are.
+    """The same graph with an ℓ1 penalty that is about as strong as the squared penalty at the present differences.
 
-    The majoriser ½λ/|u| of the ℓ1 penalty equals the squared weight Λ_k where λ = 2 Λ_k |u_k|. Models that are drawn
-    together already differ by about half of what they would: λ is the mean of 4 Λ_k |u_k|.
+    The majoriser ½λ/|u| of the ℓ1 penalty equals the squared weight Λ_k if λ = 2 Λ_k |u_k|. Shrinkage has already about
+    halved the differences u between linked models. So λ is the mean of 4 Λ_k |u_k|.
     """
     present = fit.edge_values > 0
     if not present.any():
@@ -114,10 +114,11 @@ def _with_l1(fit: GraphFit, loss: LeastSquares, settings: Settings) -> GraphFit:
 
 
 def _shared_graph(shared: SharedCoefficients, loss: LeastSquares, settings: Settings, hub: GraphFit) -> GraphFit:
-    """The list of edges with the largest expected F1, and models drawn together along it.
+    """The set of edges with the largest expected F1, and models shrunk towards each other along them.
 
-    Most coefficients along an edge differ, so λ is small. Estimates of equal coefficients part by a force of about
-    σ√(N/2); all edges of a task together pull with a part of that: the most at which errors fell in every trial.
+    Most coefficients differ between linked tasks, so λ must be small. Noise separates the estimates of two equal
+    coefficients with a force of about σ√(N/2). All edges of a task together get a share `_PULL` of that force: the
+    largest share with which errors fell in every trial.
     """
     reported = largest_expected_f1(shared.probability)
     edges, values = shared.edges[reported], shared.probability[reported]

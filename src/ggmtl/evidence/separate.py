@@ -1,10 +1,10 @@
-"""Ridge of separate models: by how much each task shrinks its slopes towards zero, learned from its own rows.
+"""Learn the ridges of separate models: how strongly each task shrinks its slopes towards zero, from its own rows.
 
-The intercept is fitted first, which leaves ν degrees of freedom. Every column is measured in units of the geometric
-mean of its spread within the task and its mean spread within tasks, so a column that hardly varies in a task still has
-a ridge. With y_i ~ N(1 b_i, σ_i²I + τ_i²X_iX_iᵀ) and κ = σ_i²/τ_i², the model is ridge regression of strength κ. Let λ
-be the eigenvalues of XᵀX and a the moments along its eigenvectors. The restricted likelihood and the error by
-generalised cross-validation are
+The intercept is fitted first, which leaves ν degrees of freedom. Each column is scaled by the geometric mean of its
+standard deviation in the task and its typical one in all tasks, so a column that hardly varies in a task still gets a
+ridge. The model y_i ~ N(1 b_i, σ_i²I + τ_i²X_iX_iᵀ) is ridge regression with strength κ = σ_i²/τ_i². Let λ be the
+eigenvalues of XᵀX and a the components of Xᵀy along its eigenvectors. The negative log restricted likelihood and the
+generalised cross-validation error are
 
     f(κ)   = ½ν ln Q(κ) + ½ Σ_k ln(1 + λ_k/κ) − ½ ln h(1 − h) ,   Q = yᵀy − Σ_k a_k²/(λ_k + κ) ,   h = κ/(κ + λ̄)
     GCV(κ) = ν (yᵀy − Σ_k a_k² (λ_k + 2κ)/(λ_k + κ)²) / (ν − Σ_k λ_k/(λ_k + κ))²
@@ -24,7 +24,7 @@ from ggmtl.statistics.least_squares import LeastSquares
 
 # Values of κ that are tried, in multiples of the mean eigenvalue of a task.
 _GRID = np.geomspace(1e-6, 1e6, 49)
-# Within a task, a smaller share of the mean variance is rounding.
+# A variance within a task below this share of the mean variance counts as rounding error.
 _NO_SPREAD = 1e-8
 # Steps of the grid between a ridge and its weak form, a ten-thousandth of it. Where no ridge is best, a hundredth lifts
 # the error by up to 3 % (AER/OECDGas). No ridge at all once missed a row by 49 standard deviations (curves of
@@ -35,9 +35,9 @@ _SPARE = 2.0
 
 
 def separate_ridges(loss: LeastSquares, slopes: np.ndarray) -> np.ndarray:
-    """Ridge of every task and slope, zero for intercepts, shape (n, p).
+    """Ridge of every task and coefficient, zero for intercepts, shape (n, p).
 
-    Tasks without rows, or of one row, get the median κ of the others.
+    Tasks with no row or one row get the median κ of the others.
     """
     n, p = loss.moment.shape
     gram, moment, square, freedom = without_intercept(loss, slopes)

@@ -1,16 +1,19 @@
-"""Evidence that a task shares single coefficients with others: w_ik = w_jk for some k, unrelated in the rest.
+"""Evidence that a task shares single coefficients with others: w_ik = w_jk for some k, and no relation for the others.
 
-No distance between models sees such a relation, so it is asked coordinate by coordinate. Every coefficient k of a task
-i has a latent origin z_k: drawn afresh about the common model, N(μ_k, σ²/h_k); zero; or a copy of the same coefficient
-of a source j, of which the hub alone says N(m_jk, v_jk). Given the origins of the other coefficients, task i says
-w_k ~ N(m, c), and without the prior of coefficient k N(m°, v°), 1/v° = 1/c − h_k/σ², so that a copy has the Bayes
-factor
+Distances between whole models do not detect such relations. So every coefficient k of a task i has a latent origin z_k:
+
+- fresh: drawn from the prior about the shared model, N(μ_k, σ²/h_k);
+- zero;
+- copied: equal to the coefficient of another task j, the source. Under the hub alone, its posterior is N(m_jk, v_jk).
+
+Given the origins of the other coefficients, the posterior of w_k is N(m, c). Without the prior of coefficient k it
+would be N(m°, v°) with 1/v° = 1/c − h_k/σ². A copy has the Bayes factor
 
     N(m_jk; m°, v° + v_jk) / N(μ_k; m°, v° + σ²/h_k) .
 
-Shares of fresh, zero and copied coefficients are uniform a priori, those of the sources Dirichlet; both are integrated
-out (Pólya urns), and the sum over all z, coefficient after coefficient, is a particle filter whose mean weight is an
-unbiased estimate of the evidence. Its ratio to the same without sources is what the sources explain.
+The shares of fresh, zero and copied coefficients have a uniform prior, and those of the sources a Dirichlet prior. Both
+are integrated out (Pólya urns). A particle filter sums over all z, one coefficient after the other. Its mean weight is
+an unbiased estimate of the evidence. The gain of the sources is the ratio to the evidence without sources.
 """
 
 from __future__ import annotations
@@ -24,20 +27,20 @@ from ggmtl.evidence.hub import RIDGE, HubEvidence
 from ggmtl.evidence.hub_sums import task_inverses
 from ggmtl.statistics.least_squares import LeastSquares
 
-# Dirichlet weights per source that particles take in turn: all sources alike, any shares, few sources.
+# Dirichlet weights per source; the particles use them in turn. They favour equal shares, any shares, and few sources.
 _CONCENTRATIONS = np.array([100.0, 1.0, 0.1])
 _PARTICLES = 300
-# Particles times squares of numbers of coefficients that are held at a time: fewer particles where models are long.
-_NUMBERS, _FEWEST = 1 << 22, 60
-# Shares of copied coefficients over which the first, marginal evidence is averaged.
+# Memory limit: particles times squared coefficients. Models with many coefficients get fewer particles, at least 60.
+_HELD_NUMBERS, _FEWEST = 1 << 22, 60
+# Shares of copied coefficients over which the approximate (marginal) evidence is averaged.
 _SHARES = np.linspace(0.05, 0.95, 10)
-# Tasks in a row without gain, in order of their marginal evidence, after which no further task is looked at.
+# Tasks are tried in order of their marginal evidence. The search ends after this many tasks in a row without a gain.
 _PATIENCE = 3
 
 
 @dataclass(frozen=True)
 class HubPosterior:
-    """What the hub alone says of every task: w_i ~ N(m_i, C_i) after and N(μ, diag(s²)) before the data.
+    """Posterior N(m_i, C_i) and prior N(μ, diag(s²)) of the model of every task, under the hub alone.
 
     Parameters
     ----------
@@ -58,7 +61,7 @@ class HubPosterior:
         return np.einsum("nkk->nk", self.covariance)
 
     def columns(self, keep: np.ndarray) -> HubPosterior:
-        """The same of some coefficients only."""
+        """The distributions of some of the coefficients, given by a mask or by positions."""
         return HubPosterior(
             self.mean[:, keep],
             self.covariance[:, keep][:, :, keep],
@@ -69,16 +72,16 @@ class HubPosterior:
 
 @dataclass(frozen=True)
 class Origins:
-    """Where the coefficients of one task come from.
+    """Posterior probabilities of the origins of the coefficients of one task.
 
     Parameters
     ----------
     gain : float
-        ln evidence over that of a task without sources.
+        Log evidence minus that of the task without sources, in nats.
     copied : array of shape (sources, p)
-        Probability that a coefficient is a copy of that source's.
+        Probability that a coefficient is copied from a source.
     linked : array of shape (sources,)
-        Probability that any coefficient is.
+        Probability that at least one coefficient is copied from a source.
     """
 
     gain: float
@@ -95,13 +98,13 @@ class SharedCoefficients:
     edges : array of shape (m, 2)
         Pairs i < j, sorted.
     probability : array of shape (m,)
-        That the pair shares any coefficient, given that one of the two takes coefficients from others.
+        Probability that the pair shares at least one coefficient, given that one of the two copies from others.
     shared : array of shape (m, p)
-        That it shares this one.
+        Probability that the pair shares a coefficient.
     gain : float
-        ln evidence over that of the hub alone.
+        Log evidence minus that of the hub alone, in nats.
     description : float
-        Nats that it takes to say which tasks take coefficients from others.
+        −ln of the prior probability of the set of tasks that copy coefficients, in nats.
     """
 
     edges: np.ndarray
@@ -112,12 +115,12 @@ class SharedCoefficients:
 
     @property
     def score(self) -> float:
-        """Gain less description; minus infinity where no task takes coefficients from others."""
+        """Gain minus description, in nats; minus infinity if no task copies coefficients."""
         return self.gain - self.description if len(self.edges) else -np.inf
 
 
 def hub_posterior(loss: LeastSquares, hub: np.ndarray, evidence: HubEvidence, ridge: float = RIDGE) -> HubPosterior:
-    """Posterior of every task beside the hub, the common model taken as known."""
+    """Posterior of every task under the hub; the uncertainty of the shared model is neglected."""
     data = loss.gram + ridge * np.eye(loss.n_features)
     inverse, _ = task_inverses(data, hub)
     variance = evidence.noise / hub
@@ -127,27 +130,28 @@ def hub_posterior(loss: LeastSquares, hub: np.ndarray, evidence: HubEvidence, ri
 def shared_coefficients(
     posterior: HubPosterior, allowed: np.ndarray | None = None, seed: int = 0, rival: float = 0.0
 ) -> SharedCoefficients:
-    """The tasks that take coefficients from others, best first while evidence pays for naming them, and from whom.
+    """Find the tasks that copy coefficients, and their sources, by greedy search.
 
-    A task takes only from those not named before it: taking in circles is no model.
+    Tasks are tried in order of their marginal evidence. A task is accepted if its gain exceeds the growth of the
+    description. Accepted tasks are no sources of later ones, because copies in a circle are not a valid model.
 
     Parameters
     ----------
     posterior : HubPosterior
-        Of the coefficients that may be shared.
+        For the coefficients that may be shared.
     allowed : array of bool, shape (n, n), optional
-        Which pairs may share; all by default.
+        Which pairs may share coefficients; all by default.
     seed : int
-        Of the particles.
+        Seed of the particles.
     rival : float
-        Nats gained by another graph: nothing is sought where marginal evidence promises less.
+        Gain of another graph in nats. If the marginal evidence is smaller in total, no search is made.
     """
     n = len(posterior.mean)
     allowed = ~np.eye(n, dtype=bool) if allowed is None else allowed & ~np.eye(n, dtype=bool)
-    promise = np.array([marginal_evidence(posterior, i, np.flatnonzero(allowed[i])) for i in range(n)])
+    marginal = np.array([marginal_evidence(posterior, i, np.flatnonzero(allowed[i])) for i in range(n)])
     source, found, gain, failures = np.ones(n, dtype=bool), {}, 0.0, 0
-    hopeful = np.flatnonzero(promise > 0.0) if np.maximum(promise, 0.0).sum() > rival else np.empty(0, dtype=np.int64)
-    for i in hopeful[np.argsort(-promise[hopeful], kind="stable")]:
+    tried = np.flatnonzero(marginal > 0.0) if np.maximum(marginal, 0.0).sum() > rival else np.empty(0, dtype=np.int64)
+    for i in tried[np.argsort(-marginal[tried], kind="stable")]:
         sources = np.flatnonzero(allowed[i] & source)
         if failures == _PATIENCE or not len(sources):
             break
@@ -161,10 +165,11 @@ def shared_coefficients(
 
 
 def marginal_evidence(posterior: HubPosterior, task: int, sources: np.ndarray) -> float:
-    """ln evidence that a task copies, its coefficients taken one by one: from all sources alike, or from one of them.
+    """Approximate log Bayes factor for copied coefficients of a task, in nats; minus infinity without sources.
 
-    Σ_k ln(1 − π + π B_k), averaged over shares π, where B_k is the Bayes factor of coefficient k (all sources alike:
-    the mean over sources). It neglects what coefficients say about one another and is only a first look.
+    The logarithm of Π_k (1 − π + π B_k), averaged over shares π and over two hypotheses: one source, or all sources
+    with equal shares. B_k is the Bayes factor of coefficient k (for all sources, its mean). The correlations between
+    coefficients are neglected.
     """
     if not len(sources):
         return -np.inf
@@ -181,7 +186,7 @@ def marginal_evidence(posterior: HubPosterior, task: int, sources: np.ndarray) -
 def coefficient_origins(posterior: HubPosterior, task: int, sources: np.ndarray, seed: int = 0) -> Origins:
     """Evidence and probabilities of the origins of all coefficients of one task, by a particle filter."""
     p = posterior.mean.shape[1]
-    number = int(np.clip(_NUMBERS // (p * p), _FEWEST, _PARTICLES))
+    number = int(np.clip(_HELD_NUMBERS // (p * p), _FEWEST, _PARTICLES))
     values, variances = posterior.mean[sources], posterior.variance[sources]
     with_sources = _Filter(posterior, task, number, values, variances, seed).run()
     without = _Filter(posterior, task, number, values[:0], variances[:0], seed).run()
@@ -192,7 +197,7 @@ def coefficient_origins(posterior: HubPosterior, task: int, sources: np.ndarray,
 
 
 def set_description(n: int, size: int) -> float:
-    """ln of the number of sets of so many tasks."""
+    """ln of the number of sets of `size` out of `n` tasks."""
     return float(gammaln(n + 1) - gammaln(size + 1) - gammaln(n - size + 1))
 
 
@@ -202,16 +207,19 @@ _FRESH, _ZERO = -1, -2
 
 
 class _Filter:
-    """Particles: origins of the coefficients seen so far, and what they imply for the model of the task.
+    """A particle filter over the origins of the coefficients of one task.
+
+    Every particle has the origins sampled so far, and the posterior of the task's model given these.
 
     Parameters
     ----------
     posterior : HubPosterior
     task : int
+        Position of the task.
     number : int
-        Particles.
+        Number of particles.
     values, variances : arrays of shape (sources, p)
-        m_j and v_j.
+        m_j and v_j of the sources.
     seed : int
     """
 
@@ -237,27 +245,27 @@ class _Filter:
         self.log_weights, self.log_evidence = np.zeros(number), 0.0
 
     def run(self) -> _Filter:
-        """Draw the origins of all coefficients, in random order."""
+        """Sample the origins of all coefficients, in random order."""
         for step, k in enumerate(self.random.permutation(self.origin.shape[1])):
             self._extend(step, int(k))
             self._resample()
         return self
 
     def evidence(self) -> float:
-        """ln of the mean weight of all particles: the evidence relative to fresh coefficients only."""
+        """ln of the mean weight of the particles: the log Bayes factor against fresh coefficients only."""
         top = self.log_weights.max()
         return self.log_evidence + float(top + np.log(np.exp(self.log_weights - top).mean()))
 
     def weights(self) -> np.ndarray:
-        """Weights of the particles, adding up to one."""
+        """Normalised weights of the particles, shape (particles,)."""
         weights = np.exp(self.log_weights - self.log_weights.max())
         return weights / weights.sum()
 
     def _extend(self, step: int, k: int) -> None:
-        """Draw the origin of coefficient k in every particle and condition its model on it."""
+        """Sample the origin of coefficient k in every particle, and condition the particle's model on it."""
         number = len(self.mean)
         location = np.concatenate([[self.prior_mean[k], 0.0], self.values[:, k]])
-        # Zero, too, is only zero to a thousandth of the prior's spread: beyond that nothing can tell.
+        # "Zero" has a standard deviation of a thousandth of the prior's, so that conditioning stays well defined.
         spread = np.concatenate([[1.0, 1e-6], np.zeros(len(self.values))]) * self.prior_variance[k]
         spread[2:] += self.variances[:, k]
         options = self._shares(step) * self._bayes_factors(k, location, spread)
@@ -272,7 +280,7 @@ class _Filter:
         self._condition(k, location[pick], spread[pick])
 
     def _shares(self, step: int) -> np.ndarray:
-        """Prior probabilities of fresh, zero and each source, given the origins so far."""
+        """Prior probabilities of fresh, zero and each source, given the origins so far, shape (particles, options)."""
         n_sources, taken = self.taken.shape[1], self.taken.sum(axis=1)
         kinds = 2.0 + (n_sources > 0)
         fresh = step - taken - self.zeros
@@ -285,7 +293,7 @@ class _Filter:
     def _bayes_factors(self, k: int, location: np.ndarray, spread: np.ndarray) -> np.ndarray:
         """Bayes factors of w_k ~ N(location, spread) against the hub's prior, shape (particles, options)."""
         mean, prior, variance = self.prior_mean[k], self.prior_variance[k], self.covariance[:, k, k]
-        # Where the data say nothing of coefficient k, nothing is left when the prior is taken away.
+        # If the data contain no information on coefficient k, its precision without the prior is zero.
         known = np.maximum(1.0 / variance - 1.0 / prior, 1e-9 / prior)
         own = (self.mean[:, k] / variance - mean / prior) / known
         wide = 1.0 / known[:, None] + np.append(prior, spread)
@@ -293,7 +301,7 @@ class _Filter:
         return np.exp(logs[:, 1:] - logs[:, :1])
 
     def _condition(self, k: int, location: np.ndarray, spread: np.ndarray) -> None:
-        """Replace the hub's prior of w_k by N(location, spread): a change of rank one."""
+        """Replace the hub's prior of w_k by N(location, spread), by a rank-one update of mean and covariance."""
         prior = self.prior_variance[k]
         change = 1.0 / spread - 1.0 / prior
         pull = location / spread - self.prior_mean[k] / prior
@@ -303,7 +311,7 @@ class _Filter:
         self.covariance -= (change * shrink)[:, None, None] * column[:, :, None] * column[:, None, :]
 
     def _resample(self) -> None:
-        """Systematic resampling once the weights are worth fewer than half the particles."""
+        """Systematic resampling if the effective sample size is below half the number of particles."""
         weights = self.weights()
         number = len(weights)
         if 1.0 / (weights @ weights) > 0.5 * number:
@@ -318,7 +326,7 @@ class _Filter:
 def _as_pairs(
     found: dict[int, tuple[np.ndarray, Origins]], width: int, gain: float, description: float
 ) -> SharedCoefficients:
-    """All pairs of a task and a source, sorted."""
+    """The result of the search as sorted pairs; `found` has the sources and origins of every task that copies."""
     if not found:
         return SharedCoefficients(np.empty((0, 2), dtype=np.int64), np.empty(0), np.empty((0, width)), 0.0, 0.0)
     pairs = np.concatenate([np.column_stack([np.full(len(s), i), s]) for i, (s, _) in found.items()])

@@ -1,28 +1,29 @@
-"""How likely every edge is: averages over all trees that join the tasks and the hub, the models integrated out.
+"""Posterior probability of every edge: averages over all spanning trees of the tasks and the hub.
 
-The best list of edges is one of many that are about as good. A tree T over the n tasks and the hub links every task to
-a task (strength c) or to the common model (strength h); so it may also leave tasks alone or fall into parts. Its prior
-precision has the determinant Π_links s, whatever the tree. Where task i says w_i ~ N(ŵ_i, σ²/g_i) in each of p
-coordinates, with A_T = diag(g) + Σ_links s (e_x − e_y)(e_x − e_y)ᵀ and b = g ŵ,
+Many sets of edges are usually about as good as the best one, so edge probabilities are averages over trees. A tree T
+over the n tasks and the hub links every task to another task (strength c) or to the shared model (strength h). Without
+the hub, its edges between tasks form a forest. The models are integrated out. The prior precision has the determinant
+Π_links s for every tree. The likelihood of task i is approximated by N(ŵ_i; w_i, σ²/g_i) in each of p coefficients.
+With A_T = diag(g) + Σ_links s (e_x − e_y)(e_x − e_y)ᵀ and b = g ŵ,
 
     p(T | data) ∝ Π_links s^{p/2} · |A_T|^{−p/2} · exp(½ Σ_k b_kᵀ A_T⁻¹ b_k / σ²) .
 
-When a link is cut, joining the two parts by x–y instead multiplies this, with R = (e_x − e_y)ᵀA⁻¹(e_x − e_y) and
-u = w_x − w_y of the cut tree, by
+A Gibbs step removes one link and joins the two parts again by a link x–y. With R = (e_x − e_y)ᵀA⁻¹(e_x − e_y) and
+u = w_x − w_y, both without the removed link, the new link multiplies the probability by
 
-    [s/(1 + sR)]^{p/2} · exp(−½ s‖u‖²/(1 + sR)/σ²) :
+    [s/(1 + sR)]^{p/2} · exp(−½ s‖u‖²/(1 + sR)/σ²) .
 
-a Gibbs step that weighs all pairs at once with n × n matrices only. The probabilities of an edge, given the rest of the
-tree, average to its probability. The sweeps over links are in :mod:`ggmtl.runtime.kernels.trees`.
+This is computed for all pairs at once, with n × n matrices only. The probability of an edge is the mean of its
+conditional probabilities given the rest of the tree. The sweeps over links are in :mod:`ggmtl.runtime.kernels.trees`.
 
-From these probabilities follows the evidence of all trees together. Of all distributions over trees with given
-probabilities q of the links, the one of largest entropy is p(T) = Π_{l∈T} λ_l / Z, where Z is the determinant of the
-Laplacian of λ without the row of the hub, and λ_l R_l = q_l with the effective resistances R. For any one tree T,
+The link probabilities q also give the evidence of all trees together. Among the distributions over trees with these
+probabilities, the one of largest entropy is p(T) = Π_{l∈T} λ_l / Z. Z is the determinant of the Laplacian of λ without
+the row of the hub, and λ_l R_l = q_l with the effective resistances R. For any one tree T,
 
     ln p(y) = ln p(y | T) − (n − 1) ln(n + 1) − ln p(T | y) ,
 
-the second term because there are (n + 1)^(n−1) trees. With the likeliest tree this differs from importance sampling by
-at most a tenth of −ln p(T | y) (lines, chains, clusters and land mines, 20 to 40 tasks).
+where the second term is the log prior: there are (n + 1)^(n−1) trees. With the likeliest tree this differs from
+importance sampling by at most a tenth of −ln p(T | y) (lines, chains, clusters and land mines, 20 to 40 tasks).
 """
 
 from __future__ import annotations
@@ -39,21 +40,21 @@ from ggmtl.runtime import kernels
 from ggmtl.runtime.kernels.trees import Density, Pairs
 from ggmtl.statistics.least_squares import LeastSquares
 
-# Share of the links drawn that only forgets the start.
-_FORGET = 0.2
-# Strengths c are drawn among these multiples of the first.
+# Share of the sweeps that are discarded as burn-in.
+_BURN_IN = 0.2
+# The strength c is sampled among these multiples of the starting value.
 _STRENGTHS = 2.0 ** np.arange(-2.0, 4.5, 0.5)
-# Rows, beside a task's, that the common model is worth by itself.
+# Weight g of the hub node, as a share of the mean weight of a task.
 _HUB_SHARE = 0.01
-# A task feels its neighbours with about this multiple of the strength of one link.
+# Prior precision of a task given its neighbours, as a multiple of the strength of one link.
 _NEIGHBOURS = 3.0
-# Links are at least so likely, and so unlikely; and steps that match the weights of trees to these probabilities.
+# Link probabilities are clipped to [1e-6, 1 − 1e-6], and this many steps fit the weights λ to them.
 _LEAST_CHANCE, _MATCHING = 1e-6, 30
 
 
 @dataclass(frozen=True)
 class Messages:
-    """What every task says about its model, the same in all coordinates: ŵ ~ N(w, σ²/g).
+    """The approximate likelihood of every task's model w: ŵ ~ N(w, σ²/g), with the same g for all coefficients.
 
     Parameters
     ----------
@@ -72,7 +73,7 @@ class Messages:
 
 @dataclass(frozen=True)
 class LinkProbabilities:
-    """How likely every link of a tree is, given the data.
+    """Posterior probabilities of the links of a tree.
 
     Parameters
     ----------
@@ -81,7 +82,7 @@ class LinkProbabilities:
     between : array of shape (m,)
         Probabilities of these links.
     to_hub : array of shape (n,)
-        Probabilities of the links between a task and the hub.
+        Probability of a link between each task and the hub.
     """
 
     edges: np.ndarray
@@ -89,7 +90,7 @@ class LinkProbabilities:
     to_hub: np.ndarray
 
     def likeliest_tree(self) -> tuple[np.ndarray, float]:
-        """The edges of the likeliest tree, a mask of shape (m,), and −ln of its probability."""
+        """The edges of the most probable tree, a mask of shape (m,), and −ln of its posterior probability."""
         n = len(self.to_hub)
         links = np.vstack([self.edges, _hub_links(n)])
         weights, log_total = _weights_of_trees(links, np.append(self.between, self.to_hub), n + 1)
@@ -112,32 +113,33 @@ def average_over_trees(
     main: np.ndarray,
     links: int,
 ) -> LinkProbabilities:
-    """Probability of every link, the tasks seen from the given models.
+    """Posterior probability of every link, with the likelihood of every task approximated at given models.
 
     Parameters
     ----------
     model : EvidenceModel
-        Losses, the edges that are possible, and the hub beside edges.
+        Losses, possible edges, and the hub strengths for a model with edges.
     coefficients, edge_values : arrays of shape (n, p) and (m,)
-        Models and edges of a good graph.
+        Models and edge values of a good graph.
     likely : array of shape (m,)
-        Scores of the edges: the first tree has the best of those above zero.
+        Scores of the edges. The first tree is the one of highest score; edges of score zero are not in it.
     main : array of bool, shape (p,)
-        Coefficients that share one hub strength; the others are taken as known.
+        Coefficients that share one hub strength. The others are held at the given models.
     links : int
-        How many links are drawn, every one of a tree as often.
+        Number of Gibbs steps; each step samples one link.
     """
     _, noise = misfit(model.loss, inner_quadratic(model, edge_values, coefficients))
-    # All edges together are worth n links.
+    # The n links of a tree get the total strength of all edges.
     strength, hub = float(edge_values.sum()) / len(coefficients), float(np.median(model.hub[main]))
     messages = task_messages(_main_part(model.loss, coefficients, main), coefficients[:, main], strength, noise)
     return link_probabilities(messages, model.edges, strength, hub, likely, links=links)
 
 
 def task_messages(loss: LeastSquares, coefficients: np.ndarray, strength: float, noise: float) -> Messages:
-    """The losses of the tasks as seen from models near `coefficients`, in a prior of precision τ ∝ `strength`.
+    """Approximate the likelihood of every task by one with a scalar precision g.
 
-    g has the shrinkage of G on average, g/(g + τ) = tr[G(G + τI)⁻¹]/p, and ŵ gives the same posterior mean.
+    The approximation is made at `coefficients`, shape (n, p), and for a prior precision τ ∝ `strength`. g has the same
+    mean shrinkage as G, g/(g + τ) = tr[G(G + τI)⁻¹]/p, and ŵ gives the same posterior mean.
     """
     p = coefficients.shape[1]
     prior = _NEIGHBOURS * strength
@@ -158,7 +160,7 @@ def link_probabilities(
     links: int = 1500,
     seed: int = 0,
 ) -> LinkProbabilities:
-    """Probability of every link.
+    """Posterior probability of every link, by Gibbs sampling of trees.
 
     Parameters
     ----------
@@ -166,11 +168,11 @@ def link_probabilities(
     edges : array of shape (m, 2)
         Pairs that may be linked.
     strength, hub : float
-        c to start from, and h.
+        The starting value of c, and h.
     likely : array of shape (m,)
-        Scores of the edges, zero for unlikely ones; the first tree has the best of them.
+        Scores of the edges. The first tree is the one of highest score; edges of score zero are not in it.
     links : int
-        How many links are drawn, every one of a tree as often.
+        Number of Gibbs steps; each step samples one link.
     seed : int
     """
     chain = _Chain(messages, edges, strength, hub, likely, seed)
@@ -178,7 +180,7 @@ def link_probabilities(
     total, kept = np.zeros(len(chain.pairs.other)), 0
     for sweep in range(sweeps):
         found = chain.sweep()
-        if sweep >= _FORGET * sweeps:
+        if sweep >= _BURN_IN * sweeps:
             total, kept = total + found, kept + 1
     size, n = chain.size, len(messages.weight)
     keys = np.repeat(np.arange(size), np.diff(chain.pairs.start)) * size + chain.pairs.other
@@ -192,14 +194,14 @@ def link_probabilities(
 
 
 def _main_part(loss: LeastSquares, coefficients: np.ndarray, main: np.ndarray) -> LeastSquares:
-    """The loss as a function of the main coefficients, the others given; without its constant."""
+    """The loss as a function of the main coefficients, with the others held fixed; its constant is dropped."""
     rest = np.einsum("nab,nb->na", loss.gram[:, main][:, :, ~main], coefficients[:, ~main])
     gram = loss.gram[:, main][:, :, main]
     return LeastSquares(gram, loss.moment[:, main] - rest, loss.target_square, loss.count, loss.noise)
 
 
 class _Chain:
-    """The present tree, its strength, and A⁻¹ and the models under it; node n is the hub."""
+    """A Markov chain over trees: the current tree and strength. Node n is the hub."""
 
     def __init__(
         self, messages: Messages, edges: np.ndarray, strength: float, hub: float, likely: np.ndarray, seed: int
@@ -216,7 +218,10 @@ class _Chain:
         self.kernels = kernels.tree_kernels()
 
     def sweep(self) -> np.ndarray:
-        """Draw the strength and every link anew; the probabilities of all pairs on the way, as in `pairs`."""
+        """Sample the strength and every link once.
+
+        Returns the conditional probabilities of all pairs, summed over the steps, in the order of `pairs`.
+        """
         self._draw_strength()
         inverse = np.linalg.inv(np.diag(self.weight) + self._laplacian())
         models = inverse @ self.right
@@ -232,7 +237,7 @@ class _Chain:
         return matrix
 
     def _draw_strength(self) -> None:
-        """Draw c given the tree."""
+        """Sample c given the tree."""
         between = int((self.links < self.size - 1).all(axis=1).sum())
         log_det, explained = self.kernels.tree_densities(self.links, self.weight, self.right, self.multiples, self.hub)
         logs = 0.5 * (self.width * (between * np.log(self.multiples) - log_det) + explained / self.noise)
@@ -241,7 +246,7 @@ class _Chain:
 
 
 def _pairs_of(edges: np.ndarray, n: int) -> Pairs:
-    """The edges, and every task with the hub, by rows."""
+    """All possible links (the edges, and every task with the hub), as neighbour lists of the nodes."""
     to_hub = _hub_links(n)
     both = np.concatenate([edges, edges[:, ::-1], to_hub, to_hub[:, ::-1]])
     both = both[np.lexsort((both[:, 1], both[:, 0]))]
@@ -254,14 +259,14 @@ def _hub_links(n: int) -> np.ndarray:
 
 
 def _first_tree(edges: np.ndarray, likely: np.ndarray, n: int) -> np.ndarray:
-    """The links of the tree of highest score, edges of score zero replaced by links to the hub."""
+    """The links of the tree of highest score, shape (n, 2); edges of score zero are replaced by links to the hub."""
     positive = likely > 0
     links = np.vstack([edges[positive], _hub_links(n)])
     return links[_best_tree(links, np.append(likely[positive], np.zeros(n)), n + 1)]
 
 
 def _best_tree(links: np.ndarray, score: np.ndarray, size: int) -> np.ndarray:
-    """Positions of the links of the spanning tree that has the largest scores."""
+    """Positions of the links of the maximum spanning tree for these scores."""
     order = np.argsort(-score, kind="stable")
     costs = np.arange(1.0, len(order) + 1.0)
     x, y = links[order].T.astype(np.int32)
@@ -270,9 +275,9 @@ def _best_tree(links: np.ndarray, score: np.ndarray, size: int) -> np.ndarray:
 
 
 def _weights_of_trees(links: np.ndarray, chance: np.ndarray, size: int) -> tuple[np.ndarray, float]:
-    """λ, with which trees p(T) ∝ Π λ have links of these probabilities, and ln of the sum of Π λ over all trees.
+    """Weights λ for which trees with p(T) ∝ Π λ have these link probabilities, and ln of the sum of Π λ over all trees.
 
-    The steps λ ← λ q/(λR) keep p a distribution whether they have settled or not.
+    They are found by the steps λ ← λ q/(λR). For any λ, p is a valid distribution, so convergence is not required.
     """
     chance = np.clip(chance, _LEAST_CHANCE, 1.0 - _LEAST_CHANCE)
     weights, (x, y) = chance / (1.0 - chance), links.T
@@ -287,7 +292,7 @@ def _weights_of_trees(links: np.ndarray, chance: np.ndarray, size: int) -> tuple
 
 
 def _grounded(links: np.ndarray, weights: np.ndarray, size: int) -> np.ndarray:
-    """The Laplacian without the row and the column of the last node."""
+    """The Laplacian of the weighted links without the row and column of the last node (the hub)."""
     matrix, (x, y) = np.zeros((size, size)), links.T
     matrix[x, y] = matrix[y, x] = -weights
     np.fill_diagonal(matrix, -matrix.sum(axis=1))

@@ -1,4 +1,4 @@
-"""The common model as a function of what is known about the tasks, w_0 + B z_i, and the strengths of B.
+"""A shared model that depends on task features, w_0 + B z_i, and the strengths with which B is shrunk to zero.
 
     w_i ~ N(w_0 + B z_i, σ² diag(1/h)) ,     B_kj ~ N(0, σ²/b_kj) ,     b_kj = a_k c_g(j) ,     flat on w_0
 
@@ -13,10 +13,10 @@ With N rows, p coefficients and the models and θ integrated out, the negative l
     ∂f/∂b_kj  = ½ [ B̂_kj²/σ² + (S⁻¹)_kj,kj − 1/b_kj ]
     ∂f/∂h_k   = ½ [ Σ_i (w_i − w_0 − B z_i)_k²/σ² + (D_i⁻¹)_kk + (K_i C_i K_iᵀ)_kk − n/h_k ]
 
-with K_i = I − D_i⁻¹ diag(h), C_i = (z̃_iᵀ ⊗ I) S⁻¹ (z̃_i ⊗ I) and σ² = Q/(N − p). Where the noise φ is known, Q/2φ takes
-the place of the first term, and φ that of σ². Only sums of the tasks enter. Without
-descriptors this is :mod:`ggmtl.evidence.hub`. As b → ∞, B vanishes and f is that of the hub: a descriptor that
-explains nothing costs nothing.
+with K_i = I − D_i⁻¹ diag(h), C_i = (z̃_iᵀ ⊗ I) S⁻¹ (z̃_i ⊗ I) and σ² = Q/(N − p). Where the noise variance φ is known,
+Q/2φ replaces the first term, and σ² = φ. Only the sums of each task's rows are needed. Without task features, f is that
+of :mod:`ggmtl.evidence.hub`. As b → ∞, B tends to zero and f to that of the hub, so useless task features do not lower
+the evidence.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ from ggmtl.evidence.hub_strengths import minimize_logs, sample_of_tasks
 from ggmtl.evidence.hub_sums import chunks, task_inverses
 from ggmtl.statistics.least_squares import LeastSquares
 
-# Precisions of log-normal hyper-priors: of the coefficients' shares a_k about one, and of h about a common multiple of
-# the strengths without descriptors.
+# Precisions of two log-normal hyper-priors: of the factors a_k about one, and of h about a common multiple of the
+# strengths learned without task features.
 _SHARE_PRECISION, _HUB_PRECISION = 1.0, 2.0
-# Range of b, in units of the rows of a task times the number of tasks over the variance of a descriptor, which is one.
+# Bounds of the factors c, and the total with which they start. The unit of b is the number of tasks times h.
 _WEAKEST, _STRONGEST = 1e-6, 1e4
 _FIRST = 1.0
-# A step that gains less than this many nats ends the search.
+# The search ends when a step gains less than this many nats.
 _NATS = 1e-3
 
 
 @dataclass(frozen=True)
 class MeanEvidence:
-    """Evidence of the strengths of a described common model.
+    """Evidence of a shared model with task features at given strengths, with its derivatives and the models.
 
     Parameters
     ----------
     value : float
-        f.
+        f, the negative log evidence up to a constant.
     hub_gradient : array of shape (p,)
         ∂f/∂h.
     effect_gradient : array of shape (q, p)
         ∂f/∂b.
     coefficients : array of shape (n, p)
-        Models w_i.
+        Models w_i of the tasks.
     common : array of shape (p,)
         w_0.
     effects : array of shape (q, p)
         B, transposed.
     covariance : array of shape ((1 + q)p, (1 + q)p)
-        S⁻¹: times σ², the covariance of (w_0, B), the descriptor varying slowest.
+        S⁻¹, the posterior covariance of (w_0, B) in units of σ². The index of the task feature varies slowest.
     noise : float
         σ².
     """
@@ -77,19 +77,19 @@ class MeanEvidence:
 def mean_evidence(
     loss: LeastSquares, known: np.ndarray, hub: np.ndarray, strength: np.ndarray, ridge: float = RIDGE
 ) -> MeanEvidence:
-    """Value and gradient of f(h, b), exact at any number of tasks.
+    """Exact f(h, b) with its gradient and the models, for any number of tasks.
 
     Parameters
     ----------
     loss : LeastSquares
     known : array of shape (n, q)
-        z, what is known about every task.
+        z, the features of every task.
     hub : array of shape (p,)
         h > 0.
     strength : array of shape (q, p)
         b > 0.
     ridge : float
-        ρ, which only determines what no row determines.
+        ρ, a tiny ridge that keeps directions without data determined.
     """
     n, p = loss.moment.shape
     q = known.shape[1]
@@ -98,8 +98,8 @@ def mean_evidence(
     theta = (covariance @ right).reshape(1 + q, p)
     means = theta[0] + known @ theta[1:]
     coefficients, variance = _task_models(loss, known, hub, ridge, means, covariance)
-    apart = ((coefficients - means) ** 2).sum(axis=0)
-    quadratic = 2 * loss.value(coefficients) + hub @ apart + ridge * float((coefficients**2).sum())
+    deviation = ((coefficients - means) ** 2).sum(axis=0)
+    quadratic = 2 * loss.value(coefficients) + hub @ deviation + ridge * float((coefficients**2).sum())
     twice_misfit, noise = misfit(loss, quadratic + float((strength * theta[1:] ** 2).sum()))
     value = 0.5 * (
         twice_misfit + log_det + determinant - n * np.log(hub).sum() - np.log(strength).sum() - p * np.log(n)
@@ -107,7 +107,7 @@ def mean_evidence(
     spread = np.diag(covariance)[p:].reshape(q, p)
     return MeanEvidence(
         value=float(value),
-        hub_gradient=0.5 * (apart / noise + variance - n / hub),
+        hub_gradient=0.5 * (deviation / noise + variance - n / hub),
         effect_gradient=0.5 * (theta[1:] ** 2 / noise + spread - 1.0 / strength),
         coefficients=coefficients,
         common=theta[0],
@@ -120,15 +120,15 @@ def mean_evidence(
 def effect_covariance(
     loss: LeastSquares, known: np.ndarray, hub: np.ndarray, strength: np.ndarray, ridge: float = RIDGE
 ) -> np.ndarray:
-    """S⁻¹, as in :class:`MeanEvidence`."""
+    """S⁻¹, the `covariance` of :class:`MeanEvidence`."""
     return _inverse(_normal_equations(loss, known, hub, ridge)[0], strength)[0]
 
 
 def _inverse(normal: np.ndarray, strength: np.ndarray) -> tuple[np.ndarray, float]:
-    """S⁻¹ and ln|S|."""
+    """S⁻¹ and ln|S| from the normal equations and the strengths b."""
     prior = np.concatenate([np.zeros(strength.shape[1]), strength.ravel()])
     total = normal + np.diag(prior)
-    # In units of its diagonal: strengths differ by many orders of magnitude.
+    # Scaled to a unit diagonal, because strengths differ by many orders of magnitude.
     unit = np.sqrt(np.diag(total))
     scaled = total / np.outer(unit, unit)
     determinant = np.linalg.slogdet(scaled)[1] + 2.0 * np.log(unit).sum()
@@ -138,7 +138,7 @@ def _inverse(normal: np.ndarray, strength: np.ndarray) -> tuple[np.ndarray, floa
 def _normal_equations(
     loss: LeastSquares, known: np.ndarray, hub: np.ndarray, ridge: float
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Σ z̃ z̃ᵀ ⊗ M_i, Σ z̃ ⊗ r_i (the descriptor varying slowest) and Σ ln|D_i|."""
+    """Σ z̃ z̃ᵀ ⊗ M_i, Σ z̃ ⊗ r_i and Σ ln|D_i|. The index of the task feature varies slowest."""
     (n, p), width = loss.moment.shape, known.shape[1] + 1
     total, right, log_det = np.zeros((width * width, p * p)), np.zeros((width, p)), 0.0
     for rows in chunks(n, width * width + p * p):
@@ -156,19 +156,17 @@ def _normal_equations(
 def _task_models(
     loss: LeastSquares, known: np.ndarray, hub: np.ndarray, ridge: float, means: np.ndarray, covariance: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Every task's model, and Σ_i [(D_i⁻¹)_kk + (K_i C_i K_iᵀ)_kk]."""
+    """The models of the tasks, shape (n, p), and Σ_i [(D_i⁻¹)_kk + (K_i C_i K_iᵀ)_kk], shape (p,)."""
     (n, p), width = loss.moment.shape, known.shape[1] + 1
     blocks = covariance.reshape(width, p, width, p).transpose(0, 2, 1, 3).reshape(width * width, p * p)
     coefficients, variance = np.empty((n, p)), np.zeros(p)
     for rows in chunks(n, width * width + p * p):
         inverse, _ = task_inverses(loss.gram[rows], hub + ridge)
         coefficients[rows] = np.matmul(inverse, (loss.moment[rows] + hub * means[rows])[..., None])[..., 0]
-        # I − K = D⁻¹ diag(h) carries the doubt about the mean over to the model.
-        doubt = (_squares(_with_constant(known[rows])) @ blocks).reshape(-1, p, p)
-        carried = inverse * hub
         variance += np.einsum("nkk->k", inverse)
-        kept = np.eye(p) - carried
-        variance += np.einsum("nkl,nlm,nkm->k", kept, doubt, kept, optimize=True)
+        mean_covariance = (_squares(_with_constant(known[rows])) @ blocks).reshape(-1, p, p)
+        kept = np.eye(p) - inverse * hub
+        variance += np.einsum("nkl,nlm,nkm->k", kept, mean_covariance, kept, optimize=True)
     return coefficients, variance
 
 
@@ -177,13 +175,13 @@ def _with_constant(known: np.ndarray) -> np.ndarray:
 
 
 def _squares(z: np.ndarray) -> np.ndarray:
-    """z zᵀ of every task, shape (n, width²)."""
+    """z zᵀ of every task, flattened to shape (n, width²)."""
     return (z[:, :, None] * z[:, None, :]).reshape(len(z), -1)
 
 
 @dataclass(frozen=True)
 class LearnedMeans:
-    """Strengths h, shape (p,), and b, shape (q, p), their evidence, and how the search ended."""
+    """Learned strengths h, shape (p,), and b, shape (q, p), their evidence, and how the search ended."""
 
     hub: np.ndarray
     strength: np.ndarray
@@ -209,15 +207,19 @@ def learn_means(
     ----------
     loss : LeastSquares
     known : array of shape (n, q)
-        Centred columns with a standard deviation of one.
+        Task features: centred columns with a standard deviation of one.
     groups : array of int, shape (q,)
         Columns with the same label share c.
     hub : array of shape (p,)
-        Strengths learned without descriptors.
+        Strengths learned without task features, at which the search starts.
     most : int
-        Tasks from which strengths are learned, where there are more; B always comes from all of them.
+        Largest number of tasks from which strengths are learned; B always uses all tasks.
     common : array of bool, shape (p,), optional
-        Coefficients that no descriptor may change, because they are the same in all tasks.
+        Coefficients that are the same in all tasks, so that no task feature may change them.
+    ridge : float
+        ρ.
+    max_iter : int
+        Largest number of iterations.
     """
     free = np.ones(loss.n_features, dtype=bool) if common is None else ~common
     p, n_groups = loss.n_features, int(groups.max()) + 1
@@ -234,20 +236,21 @@ def learn_means(
         h, shares, strength = unpacked(x)
         found = mean_evidence(sample, z, h, strength, ridge)
         slope = found.effect_gradient * strength
-        apart = np.where(free, x[:p] - x[:p][free].mean(), 0.0)
+        centred = np.where(free, x[:p] - x[:p][free].mean(), 0.0)
         gradient = np.concatenate(
             [
-                found.hub_gradient * h + _HUB_PRECISION * apart,
+                found.hub_gradient * h + _HUB_PRECISION * centred,
                 slope.sum(axis=0) + _SHARE_PRECISION * shares,
                 np.bincount(groups, slope.sum(axis=1), n_groups),
             ]
         )
-        penalty = 0.5 * (_HUB_PRECISION * apart @ apart + _SHARE_PRECISION * shares @ shares)
+        penalty = 0.5 * (_HUB_PRECISION * centred @ centred + _SHARE_PRECISION * shares @ shares)
         return found.value + float(penalty), gradient
 
     first = np.concatenate([np.zeros(2 * p), np.full(n_groups, np.log(_FIRST / z.shape[1]))])
     bounds = np.concatenate([np.tile([-7.0, 7.0], (2 * p, 1)), np.tile(np.log([_WEAKEST, _STRONGEST]), (n_groups, 1))])
-    # Their strengths, which are as large as any may be, stay; n h is then that of B, which vanishes.
+    # Coefficients that are the same in all tasks keep their strengths, which are at the upper bound. The strengths n h
+    # of their B are then so large that B is zero.
     bounds[: 2 * p][~np.tile(free, 2)] = 0.0
     search = minimize_logs(objective, first, bounds, max_iter=max_iter, ftol=_NATS / max(abs(objective(first)[0]), 1.0))
     h, _, strength = unpacked(search.x)

@@ -1,13 +1,13 @@
-"""How noisy every task is, and how far it departs from the common model: variances shrunk towards those of the others.
+"""A noise variance and a scale of the deviations for every task, both shrunk towards the typical values of all tasks.
 
-A task with the variance s_i² of its residuals, on f_i degrees of freedom, gets
+Noise. A task whose residuals have the variance s_i² with f_i degrees of freedom gets
 
     σ_i² = (f_0 s_0² + f_i s_i²)/(f_0 + f_i) ,
 
-the mean under a scaled inverse χ² prior. Its scale s_0² and weight f_0 are those for which ln s_i² has the mean and the
-variance over tasks that it has (Smyth 2004: ln s² of f degrees of freedom varies by ψ'(f/2), whatever σ² is).
+the estimate under a scaled inverse χ² prior. Its scale s_0² and weight f_0 are fitted to the mean and variance of
+ln s_i² over tasks (Smyth 2004: with f degrees of freedom, ln s² has the sampling variance ψ'(f/2), for any σ²).
 
-Firms or countries that differ in size by decades have deviations that do so, too:
+Scales. If tasks differ in size by orders of magnitude (firms, countries), so do their deviations from the shared model:
 
     w_i ~ N(μ, σ² s_i² diag(h)⁻¹) ,     y_i ~ N(X_i w_i, σ²)
 
@@ -28,18 +28,18 @@ from scipy.stats import chi2
 from ggmtl.evidence.hub import hub_evidence, misfit
 from ggmtl.statistics.least_squares import LeastSquares
 
-# A prior of one coefficient's weight that all scales are the same; few coefficients hardly tell them apart.
+# Weight c of the prior that all scales are equal, in coefficients. Few coefficients hardly determine a scale.
 _PRIOR = 1.0
-# A few steps from the strengths of the hub: the level is one of several in an average, and need not be an optimum.
+# Number of EM steps. A few suffice: the level is one of several in an average and need not be an optimum.
 _SCALE_ROUNDS = 4
 
 
 def own_scale_models(
     loss: LeastSquares, hub: np.ndarray, free: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Models of all tasks, shape (n, p), and the strengths h, shape (p,), from the hub's as a start.
+    """Learn scales of the deviations; returns the models, shape (n, p), and the strengths h, shape (p,).
 
-    Coefficients that are not `free` (all are by default) keep the strength of the hub.
+    The EM algorithm starts at the strengths `hub`. Coefficients that are not `free` (all are by default) keep them.
     """
     n, p = loss.moment.shape
     free = np.ones(p, dtype=bool) if free is None else free
@@ -62,40 +62,43 @@ def own_scale_models(
     return models, strength
 
 
-# Variances and models depend on each other: rounds until both hardly change.
+# Variances and models depend on each other. After this many rounds both hardly change.
 _ROUNDS = 4
-# Tasks whose residuals have fewer degrees of freedom say nothing about how variances differ.
+# Tasks with fewer residual degrees of freedom are not used to compare variances.
 _LEAST_FREEDOM = 1.0
-# Fewer tasks than this do not tell a population of variances.
+# With fewer tasks than this, a distribution of variances cannot be estimated.
 _LEAST_TASKS = 5
-# How sure it must be that variances differ.
+# Significance level of the test for unequal variances.
 _LEVEL = 1e-3
-# Weights f_0 of the prior: below, a task of few rows could count for nothing or everything; above, all are alike.
+# Bounds of the weight f_0 of the prior. With a smaller one, a task with few rows could get an extreme variance. Above
+# the upper bound, all variances are equal.
 _LOWEST, _HIGHEST = 0.5, 1e6
 
 
 def task_precisions(loss: LeastSquares, hub: np.ndarray) -> np.ndarray | None:
-    """σ²/σ_i² of every task, shape (n,), one on average over rows; None where the tasks' noise cannot be told apart.
+    """Precision of every task's rows relative to the average row, σ²/σ_i², shape (n,).
+
+    The mean over rows is one. None if the noise variances do not differ significantly.
 
     Parameters
     ----------
     loss : LeastSquares
         Losses of the tasks.
     hub : array of shape (p,)
-        Strengths of the common model, by which residuals are those of shrunken models.
+        Strengths of the hub. Residuals are those of the models shrunk towards the shared model.
     """
     try:
         precisions = _precisions(loss, hub)
     except np.linalg.LinAlgError:
-        # Models that rounding leaves undetermined have no residuals to speak of.
+        # Singular systems up to rounding: the residuals would not be reliable.
         return None
     return None if precisions is None else precisions * (loss.count.sum() / float(precisions @ loss.count))
 
 
 def noise_freedom(loss: LeastSquares, hub: np.ndarray, precisions: np.ndarray) -> tuple[np.ndarray, float]:
-    """Degrees of freedom f_0 + f_i behind every task's variance, shape (n,), and f_0 of the prior alone.
+    """Degrees of freedom f_0 + f_i of the variance of every task, shape (n,), and f_0 of the prior alone.
 
-    Given the rows, a new error of task i divided by σ_i has Student's t distribution with so many degrees of freedom.
+    Given the rows, a new error of task i divided by σ_i has Student's t distribution with f_0 + f_i degrees of freedom.
     """
     residual, freedom = _residuals(loss, hub, precisions)
     if _are_rounding(residual, freedom, loss) or (freedom >= _LEAST_FREEDOM).sum() < _LEAST_TASKS:
@@ -105,8 +108,8 @@ def noise_freedom(loss: LeastSquares, hub: np.ndarray, precisions: np.ndarray) -
 
 
 def _precisions(loss: LeastSquares, hub: np.ndarray) -> np.ndarray | None:
-    """The same up to a factor."""
-    # The deviations of the models from their mean have the variance σ²/h, whatever the noise of a task.
+    """The precisions of :func:`task_precisions` before normalisation; None if they do not differ significantly."""
+    # The deviations of the models have the variance σ²/h with the same σ² for all tasks, whatever their noise.
     noise, precisions = hub_evidence(loss, hub).noise, np.ones(loss.n_tasks)
     for step in range(_ROUNDS):
         residual, freedom = _residuals(loss, hub, precisions)
@@ -117,7 +120,10 @@ def _precisions(loss: LeastSquares, hub: np.ndarray) -> np.ndarray | None:
 
 
 def _residuals(loss: LeastSquares, hub: np.ndarray, precisions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """‖X_i w_i − y_i‖² and N_i − tr(G_i D_i⁻¹), D_i = G_i + diag(h)/precision_i, both of shape (n,)."""
+    """Sum of squared residuals ‖X_i w_i − y_i‖² and residual degrees of freedom of every task, both of shape (n,).
+
+    The latter are N_i − tr(G_i D_i⁻¹) with D_i = G_i + diag(h)/precision_i.
+    """
     models = hub_evidence(loss.weighted(precisions), hub).coefficients
     pull = hub / precisions[:, None]
     blocks = loss.gram + pull[:, :, None] * np.eye(loss.n_features)
@@ -127,14 +133,14 @@ def _residuals(loss: LeastSquares, hub: np.ndarray, precisions: np.ndarray) -> t
 
 
 def _are_rounding(residual: np.ndarray, freedom: np.ndarray, loss: LeastSquares) -> bool:
-    """Whether residuals of some task are mere rounding, which says nothing."""
+    """Whether the residuals of any task are rounding errors only, so that variances cannot be compared."""
     known = freedom >= _LEAST_FREEDOM
     rounding = 1e-10 * float(loss.target_square.sum()) / max(float(loss.count.sum()), 1.0)
     return bool((residual[known] <= rounding * freedom[known]).any())
 
 
 def _differ(residual: np.ndarray, freedom: np.ndarray) -> bool:
-    """Whether the variances differ by more than chance."""
+    """Whether a χ² test finds that the variances of the tasks differ."""
     known = freedom >= _LEAST_FREEDOM
     if known.sum() < _LEAST_TASKS:
         return False
@@ -144,7 +150,7 @@ def _differ(residual: np.ndarray, freedom: np.ndarray) -> bool:
 
 
 def _shrunken(residual: np.ndarray, freedom: np.ndarray) -> np.ndarray:
-    """σ_i² of every task, shape (n,)."""
+    """Shrunken variance σ_i² of every task, shape (n,)."""
     prior, scale = _prior(residual, freedom)
     return (prior * scale + residual) / (prior + freedom)
 
@@ -157,18 +163,18 @@ def _prior(residual: np.ndarray, freedom: np.ndarray) -> tuple[float, float]:
     mean = np.average(logs, weights=weights)
     excess = np.average((logs - mean) ** 2 - spread, weights=weights)
     prior = _inverse_trigamma(excess)
-    # E ln s² = ln s_0² − ψ(f_0/2) + ln(f_0/2) beside the task's own terms, which `_logs` has taken off.
+    # E ln s² = ln s_0² − ψ(f_0/2) + ln(f_0/2), plus the terms in f_i that `_logs` has removed.
     return prior, float(np.exp(mean + psi(prior / 2.0) - np.log(prior / 2.0)))
 
 
 def _logs(residual: np.ndarray, freedom: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """ln s² less the mean that chance gives it, and the variance that chance gives it."""
+    """ln s² without its sampling bias, and its sampling variance, both of shape (n,)."""
     half = freedom / 2.0
     return np.log(residual / freedom) - psi(half) + np.log(half), polygamma(1, half)
 
 
 def _inverse_trigamma(value: float) -> float:
-    """f_0 with ψ'(f_0/2) = value, within the bounds of the prior's weight."""
+    """The f_0 with ψ'(f_0/2) = value, clipped to its bounds."""
 
     def gap(log_weight: float) -> float:
         return float(polygamma(1, np.exp(log_weight) / 2.0)) - value

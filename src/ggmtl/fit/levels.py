@@ -39,11 +39,11 @@ def learn_levels(
     journal: Journal | None = None,
     start: Mapping[str, GraphFit] | None = None,
     with_graphs_too: bool = True,
-    idle: frozenset[str] = frozenset(),
+    skipped: frozenset[str] = frozenset(),
 ) -> dict[str, GraphFit]:
     """All levels of the family on the given rows, simplest first.
 
-    `start` are levels learned on most of these rows, from which very many tasks continue. `idle` are kinds of
+    `start` are levels learned on most of these rows, from which very many tasks continue. `skipped` are kinds of
     search for graphs that are left out.
     """
     journal = journal or Journal()
@@ -70,7 +70,7 @@ def learn_levels(
     if criterion == "evidence":
         first = None if start is None else start[last_graph(start)].centred
         shared = simple["hub" if means is None else "described"].centred
-        graphs = _by_evidence(total, settings, task_names, shared, journal, first, idle)
+        graphs = _by_evidence(total, settings, task_names, shared, journal, first, skipped)
     else:
         graphs = learn_by_validation(
             folded,
@@ -116,7 +116,7 @@ def _by_evidence(
     hub: GraphFit,
     journal: Journal,
     start: GraphFit | None,
-    idle: frozenset[str],
+    skipped: frozenset[str],
 ) -> Sequence[GraphFit]:
     root = covariance_root(total)
 
@@ -126,7 +126,7 @@ def _by_evidence(
 
     if settings.penalty == "l1":
         return learn_by_coordinates(total, settings, propose, hub, journal=journal, start=start)
-    return learn_by_evidence(total, settings, propose, hub, journal=journal, start=start, idle=idle)
+    return learn_by_evidence(total, settings, propose, hub, journal=journal, start=start, skipped=skipped)
 
 
 def with_graphs(simple: Mapping[str, GraphFit], graphs: Iterable[GraphFit]) -> dict[str, GraphFit]:
@@ -221,7 +221,7 @@ def _learned_ridges(loss: LeastSquares, settings: Settings) -> np.ndarray:
 def hub_level(
     loss: LeastSquares, settings: Settings, start: GraphFit | None = None, near: np.ndarray | None = None
 ) -> GraphFit:
-    """Every task shrunk to the common model, with the strength per coefficient that maximises the evidence.
+    """Every task shrunk towards the shared model, with the strength per coefficient that maximises the evidence.
 
     The strengths are those of `start` where it is given; `near` are strengths at which the search begins.
     """
@@ -255,7 +255,7 @@ def _ridged(fit: GraphFit, loss: LeastSquares, settings: Settings) -> GraphFit:
 
 
 def correlated_level(loss: LeastSquares, settings: Settings, hub: np.ndarray) -> GraphFit:
-    """Every task shrunk to the common model, with correlated deviations of its coefficients."""
+    """Every task shrunk towards the shared model, with correlated deviations of its coefficients."""
     models, precision = correlated_models(loss, hub, settings.varying | ~settings.slopes)
     strength = 1.0 / np.diag(np.linalg.inv(precision))
     return replace(_without_edges(CORRELATED, loss, settings, strength, models), precision=precision)

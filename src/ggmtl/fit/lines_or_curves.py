@@ -39,11 +39,11 @@ def learn_lines_and_curves(
     choose_entropy: bool,
     journal: Journal | None = None,
     start: Mapping[str, GraphFit] | None = None,
-    idle: frozenset[str] = frozenset(),
+    skipped: frozenset[str] = frozenset(),
 ) -> dict[str, GraphFit]:
     """All levels with straight lines and with curves on the given rows.
 
-    `start` and `idle` are those of :func:`learn_levels`.
+    `start` and `skipped` are those of :func:`learn_levels`.
     """
     journal = journal or Journal()
     columns, width = np.flatnonzero(~settings.bends), folded.parts[0].n_features
@@ -54,7 +54,7 @@ def learn_lines_and_curves(
     first = {end: _with_ending(start, end) for end in ways}
     linked = _better_evidence(ways, first, len(task_names))
     found = {
-        end: learn_levels(*way[:2], task_names, criterion, choose_entropy, way[2], first[end], end == linked, idle)
+        end: learn_levels(*way[:2], task_names, criterion, choose_entropy, way[2], first[end], end == linked, skipped)
         for end, way in ways.items()
     }
     lines = {name: fit.on_columns(columns, width) for name, fit in found[STRAIGHT].items()}

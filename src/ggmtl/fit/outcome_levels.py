@@ -30,11 +30,11 @@ from ggmtl.evidence.hub_strengths import (
 )
 from ggmtl.evidence.laplace import (
     LaplaceLoss,
-    beside_hub,
     hub_covariance,
     hub_mode,
     learn_correlated,
     predicting_models,
+    solve_with_hub,
 )
 from ggmtl.evidence.search import learn_by_evidence
 from ggmtl.evidence.selection import tied
@@ -134,7 +134,7 @@ def _hub_at(laplace: LaplaceLoss, name: str, hub: np.ndarray, value: float) -> t
     """The level of a hub of these strengths (or of correlated deviations of precision `hub`), and its optimum."""
     mode, dispersion = hub_mode(laplace, hub), laplace.noise
     blocks, inverse, spread = hub_covariance(mode.sums.gram, hub, RIDGE, laplace.common_ridge)
-    solve = partial(beside_hub, hub=hub, inverse=inverse, spread=spread)
+    solve = partial(solve_with_hub, hub=hub, inverse=inverse, spread=spread)
     models = predicting_models(laplace.rows, laplace.loss, mode.coefficients, blocks, solve)
     deviations = np.diag(1.0 / hub) if hub.ndim == 1 else np.linalg.inv(hub)
     fit = without_edges(name, hub if hub.ndim == 1 else 1.0 / np.diag(deviations), models, value)

@@ -128,7 +128,7 @@ def fit_path(
     needed, whole = 3 if criterion == "validation" and len(task_names) > 1 else 1, True
     try:
         if validated is None and len(folded.scored) >= needed:
-            again = partial(learn, idle=_idle(levels))
+            again = partial(learn, skipped=_skipped(levels))
             validated = cross_validate(folded, again, settings.slopes, n_jobs, journal)
     except KeyboardInterrupt:
         validated, whole = held_out_of(folded, journal), False
@@ -174,7 +174,7 @@ def is_small(folded: FoldedLoss, sizes: Sizes) -> bool:
     return not sizes.is_large(folded.parts[0].n_tasks, folded.parts[0].n_features)
 
 
-def _idle(levels: Mapping[str, GraphFit]) -> frozenset[str]:
+def _skipped(levels: Mapping[str, GraphFit]) -> frozenset[str]:
     """Kinds of search that found no edge. Their graphs are no levels, so their held-out errors are not needed."""
     return frozenset(fit.search for fit in levels.values() if fit.name == "graph" and not len(fit.edges))
 

@@ -52,7 +52,7 @@ class FittedState:
     statistics : TaskStatistics, optional
         Sums of the rows; None in a model that was saved without them.
     attached : tuple of (label, covariance)
-        Tasks that were added with the others held fixed. They do not change σ², the common model or each other.
+        Tasks that were added with the others held fixed. They do not change σ², the shared model or each other.
     given : dict
         Uncertainties that a file brought, for a state without statistics.
     curve_gain : CurveGain, optional

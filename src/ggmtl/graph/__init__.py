@@ -1,6 +1,7 @@
-"""The task graph: who may be linked, who is, and which clusters follow.
+"""The task graph: which tasks may be linked, which are, and the clusters of a graph.
 
-In: models or places of tasks, edges and weights. Out: candidate edges, :class:`TaskGraph`, clusters, files.
+In: models or places of tasks, edges and weights. Out: candidate edges, :class:`TaskGraph`, clusters, files. Edges are
+learned in ``evidence`` and ``bilevel``; clusters of highest evidence are in ``evidence.clusters``.
 
 ================  ====================================================================
 ``candidates``    candidate edges: k nearest neighbours (kNN) among models, all pairs, given pairs, near places
@@ -11,6 +12,6 @@ In: models or places of tasks, edges and weights. Out: candidate edges, :class:`
 """
 
 from ggmtl.graph.markov import markov_clusters
-from ggmtl.graph.task_graph import TaskGraph, beside_heaviest
+from ggmtl.graph.task_graph import TaskGraph, relative_to_heaviest
 
-__all__ = ["TaskGraph", "beside_heaviest", "markov_clusters"]
+__all__ = ["TaskGraph", "markov_clusters", "relative_to_heaviest"]

@@ -150,7 +150,7 @@ class Coordinates(Candidates):
     columns : pair of str, optional
         Columns of ``task_features`` with the place of a task, instead of `xy`. Longitude and latitude in degrees are
         recognised by their names (``lon``, ``lng``, ``long``, ``longitude``; ``lat``, ``latitude``): distances are then
-        those on the sphere. The common model also gets a smooth surface over these places.
+        those on the sphere. The shared model also gets a smooth surface over these places.
     degrees : bool
         Whether `xy` are longitudes and latitudes in degrees: distances are then those on the sphere, and the page's map
         has coastlines.

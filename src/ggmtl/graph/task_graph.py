@@ -140,7 +140,7 @@ class TaskGraph:
 
     def normalized(self) -> TaskGraph:
         """Weights w_ij/√(max_i · max_j) in [0, 1], where max_i is the heaviest edge at task i."""
-        weights = beside_heaviest(self.edges, self.weights, self.n_tasks)
+        weights = relative_to_heaviest(self.edges, self.weights, self.n_tasks)
         return TaskGraph(self.edges, weights, self.task_names, self.support)
 
     def clusters(self, method: str = "markov", **options: Any) -> np.ndarray:
@@ -238,8 +238,11 @@ class TaskGraph:
         )
 
 
-def beside_heaviest(edges: np.ndarray, weights: np.ndarray, n_tasks: int) -> np.ndarray:
-    """w_ij/√(max_i · max_j) of every edge, shape (m,), where max_i is the heaviest edge at task i."""
+def relative_to_heaviest(edges: np.ndarray, weights: np.ndarray, n_tasks: int) -> np.ndarray:
+    """Edge weights relative to the heaviest edges of both tasks, w_ij/√(max_i · max_j), in [0, 1], shape (m,).
+
+    max_i is the weight of the heaviest edge at task i.
+    """
     heaviest = np.zeros(n_tasks)
     np.maximum.at(heaviest, edges.ravel(), np.repeat(weights, 2))
     # Square roots before the product: the product of two tiny weights would underflow.

@@ -11,7 +11,7 @@ from scipy.sparse import coo_array, csr_array, diags_array
 from ggmtl.bilevel.level import GraphFit, Settings, on_its_columns, refit
 from ggmtl.evidence.correlated import models_under
 from ggmtl.fit.levels import independent_level, pooled_level, separate_models
-from ggmtl.graph.task_graph import beside_heaviest
+from ggmtl.graph.task_graph import relative_to_heaviest
 from ggmtl.inference.posterior import embedded, pull_of
 from ggmtl.statistics.least_squares import LeastSquares
 
@@ -337,7 +337,9 @@ def insert_task(fit: GraphFit, attached: AttachedTask, position: int, known: np.
         fit,
         edges=joined,
         edge_values=values,
-        reported_weights=None if shown is None else np.append(shown, beside_heaviest(joined, values, n)[len(edges) :]),
+        reported_weights=None
+        if shown is None
+        else np.append(shown, relative_to_heaviest(joined, values, n)[len(edges) :]),
         coupling=attached.coupling,
         coefficients=np.insert(fit.coefficients, position, attached.coefficients, axis=0),
         # Its noise is taken to be the mean of all tasks.

@@ -19,7 +19,7 @@ from ggmtl.evidence.laplace import predicting_models
 from ggmtl.fit.family import Family
 from ggmtl.fit.separate_outcomes import OutcomeLevel, separate_mode
 from ggmtl.fit.state import FittedState, outcome_of
-from ggmtl.graph.task_graph import TaskGraph, beside_heaviest
+from ggmtl.graph.task_graph import TaskGraph, relative_to_heaviest
 from ggmtl.inference.attachment import (
     AttachedTask,
     among,
@@ -110,7 +110,7 @@ def _inserted(
     fit = insert_task(old, attached, position, encode_row(state, row))
     names = np.concatenate([labels[:position], labels[-1:], labels[position:-1]])
     new = fit.edges[len(old.edges) :]
-    weights = beside_heaviest(fit.edges, fit.edge_values, len(names))[len(old.edges) :]
+    weights = relative_to_heaviest(fit.edges, fit.edge_values, len(names))[len(old.edges) :]
     edges = np.concatenate([graph.edges + (graph.edges >= position), new])
     known = state.settings.known
     return replace(

@@ -1,7 +1,7 @@
-"""Learning neighbours on a torch device: nearest models, samples, and the expectations of a round.
+"""Learn the edges of very many tasks on a GPU: nearest models, posterior samples, and the expectations of a round.
 
-Formulas are those of :mod:`ggmtl.evidence.sampled_edges` and :mod:`ggmtl.evidence.sampling`. Models, samples and edge
-reductions stay on the device; one number per edge and the models come back.
+The formulas are those of :mod:`ggmtl.evidence.sampled_edges` and :mod:`ggmtl.evidence.sampling`. Samples and sums over
+them stay on the device. The models and one number per edge are copied back.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ def find_pairs(
     device: torch.device | str,
     sizes: Sizes = SIZES,
 ) -> np.ndarray:
-    """Pairs of which one is among the `k` nearest of the other: exact, or among neighbours of neighbours in `near`.
+    """Pairs of points of which one is among the `k` nearest neighbours of the other, sorted, shape (m, 2).
 
-    The latter only for very many points. Every pair comes once, in order: sorting millions is work for the device.
+    With very many points and previous edges `near`, shape (pairs, 2), only neighbours of neighbours in `near` are
+    searched. Otherwise the result is exact.
     """
-    there = torch.as_tensor(points).to(device)
-    # Distances are taken in float32, hence from the mean.
-    centred = (there - there.mean(0)).float()
+    on_gpu = torch.as_tensor(points).to(device)
+    # Distances are computed in float32. Centring makes them more accurate.
+    centred = (on_gpu - on_gpu.mean(0)).float()
     if near is None or not len(near) or len(points) <= sizes.exact_neighbours_gpu:
         return host(joined_pairs(nearest_neighbours(centred, k)))
     graph = TensorGraph.of(torch.as_tensor(near).to(device), len(points))
@@ -54,21 +55,21 @@ def find_pairs(
 
 @search_for.register(DeviceLoss)
 def _(loss: DeviceLoss) -> Search:
-    """The search on the device of the loss."""
+    """The search for nearest neighbours on the device of the loss."""
     return partial(find_pairs, device=loss.moment.device)
 
 
-# As on the CPU: up to this ratio of hub and edges to the hub alone the prior of a coordinate is that of the hub.
+# As on the CPU: where hub plus edges are less than this multiple of the hub, prior terms are computed to first order.
 _FIRST_ORDER = 1.3
-# Strengths that agree to so many digits are the same.
+# Strengths that agree to this many digits count as equal.
 _DIGITS = 9
-# A trifle, relative to the trace, so that singular matrices have a root too.
-_TRIFLE = 1e-11
+# Diagonal that is added to singular matrices before their Cholesky factorisation, relative to the trace.
+_JITTER = 1e-11
 
 
 @dataclass(frozen=True)
 class PriorMoments:
-    """What the prior alone expects.
+    """Prior expectations: effective resistances and traces.
 
     Parameters
     ----------
@@ -106,7 +107,7 @@ def posterior_noise(system: TensorSystem, n_samples: int, generator: torch.Gener
 def prior_moments(
     graph: TensorGraph, weights: Tensor, hub: np.ndarray, n_samples: int, generator: torch.Generator, tol: float
 ) -> PriorMoments:
-    """Effective resistances and traces from samples of N(0, (L + h_k I)⁻¹), one set for each distinct h_k."""
+    """Effective resistances and traces, estimated from `n_samples` samples of N(0, (L + h_k I)⁻¹) per distinct h_k."""
     resistance, trace = torch.zeros_like(weights), np.empty(len(hub))
     degree = (graph.adjacency(weights) @ weights.new_ones(graph.n, 1))[:, 0]
     for columns in _equal_strengths(hub):
@@ -125,10 +126,10 @@ def _prior_of(
     generator: torch.Generator,
     tol: float,
 ) -> tuple[Tensor, float]:
-    """R of every edge and tr P⁺ for one strength of the hub."""
+    """R of every edge, shape (m,), and tr P⁺ for one strength of the hub."""
     n, pull = graph.n, degree + hub
     if float(pull.kthvalue(max(1, round(0.9 * n))).values) < _FIRST_ORDER * hub:
-        # So strong a hub leaves next to nothing to the edges: (L + h I)⁻¹ is its diagonal, to first order.
+        # The hub is much stronger than the edges, so (L + h I)⁻¹ is its diagonal to first order.
         inverse = pull.reciprocal()
         return inverse[graph.edges].sum(1), float(inverse.sum()) * (1.0 - 1.0 / n)
     one = weights.new_ones(1)
@@ -140,7 +141,7 @@ def _prior_of(
 
 
 def squared_distances(values: Tensor, edges: Tensor) -> Tensor:
-    """‖v_i − v_j‖² of pairs of rows, shape (pairs,)."""
+    """‖v_i − v_j‖² for pairs (i, j) of rows of `values`, shape (pairs,)."""
     out = values.new_empty(len(edges))
     for rows in chunks(len(edges), 2 * values.shape[1]):
         i, j = edges[rows].unbind(1)
@@ -149,21 +150,21 @@ def squared_distances(values: Tensor, edges: Tensor) -> Tensor:
 
 
 def _signs(shape: tuple[int, ...], system: TensorSystem, generator: torch.Generator) -> Tensor:
-    """Independent numbers, each 1 or −1."""
+    """Independent random signs, 1 or −1."""
     bits = torch.randint(0, 2, shape, generator=generator, dtype=system.dtype, device=system.gram.device)
     return bits.mul_(2).sub_(1)
 
 
 def _roots(gram: Tensor, dtype: torch.dtype) -> Tensor:
-    """G_i^{1/2}, lower triangular."""
+    """Lower triangular roots of the G_i, shape (n, p, p), with a tiny diagonal added for singular G_i."""
     wide = gram.to(dtype)
-    # Rounding to the type of storage may have made zero eigenvalues negative.
-    trifle = max(_TRIFLE, 4.0 * torch.finfo(gram.dtype).eps) * wide.diagonal(dim1=1, dim2=2).sum(1, keepdim=True)
-    return torch.linalg.cholesky(shifted(wide, (trifle + torch.finfo(dtype).tiny).expand(-1, gram.shape[1])))
+    # Storage in float32 may have made zero eigenvalues negative.
+    jitter = max(_JITTER, 4.0 * torch.finfo(gram.dtype).eps) * wide.diagonal(dim1=1, dim2=2).sum(1, keepdim=True)
+    return torch.linalg.cholesky(shifted(wide, (jitter + torch.finfo(dtype).tiny).expand(-1, gram.shape[1])))
 
 
 def _incidence(graph: TensorGraph, roots: Tensor) -> Tensor:
-    """Columns b_ij √w_ij, in compressed rows of shape (n, m)."""
+    """The matrix of columns b_ij √w_ij, shape (n, m), in compressed sparse rows."""
     owner = torch.arange(graph.n, device=roots.device).repeat_interleave(graph.start.diff().long())
     first = graph.edges[graph.position, 0] == owner
     values = torch.where(first, 1.0, -1.0) * roots[graph.position]
@@ -171,23 +172,23 @@ def _incidence(graph: TensorGraph, roots: Tensor) -> Tensor:
 
 
 def _equal_strengths(hub: np.ndarray) -> list[np.ndarray]:
-    """Coordinates whose strengths agree but for rounding."""
+    """Groups of coefficients whose strengths are equal up to rounding."""
     label = np.unique(np.round(np.log(hub), _DIGITS), return_inverse=True)[1].reshape(-1)
     return [np.flatnonzero(label == group) for group in range(label.max() + 1)]
 
 
-# As on the CPU: accuracy of models and samples within a round.
+# As on the CPU: relative residuals of models and samples within a round.
 _TOL, _SAMPLE_TOL = 1e-4, 1e-2
 
 
 @dataclass(frozen=True)
 class DeviceMoments:
-    """What a round learns; fields as in :class:`ggmtl.evidence.sampled_edges.Moments`.
+    """Models and expectations of one round; fields as in :class:`ggmtl.evidence.sampled_edges.Moments`.
 
     Parameters
     ----------
     deviations : tensor of shape (n, p (S + 1))
-        Models in units of σ and S samples in units of S^½: squared distances between rows are E(uᵀu)/σ².
+        The models divided by σ, and S samples divided by S^½. Squared distances between rows are E(uᵀu)/σ².
     """
 
     coefficients: np.ndarray
@@ -198,19 +199,19 @@ class DeviceMoments:
     deviations: Tensor
 
     def expected_squares(self, edges: np.ndarray) -> np.ndarray:
-        """E(uᵀu)/σ² of any pairs of tasks, shape (pairs,)."""
+        """Posterior expectation of uᵀu/σ² for any pairs of tasks, shape (pairs,)."""
         return host(squared_distances(self.deviations, torch.as_tensor(edges).to(self.deviations.device)))
 
 
 @dataclass(frozen=True)
 class DeviceSolves:
-    """Solves for losses on a device: float32 iterations, float64 residuals."""
+    """The linear algebra of the rounds on a device, with float32 iterations and float64 residuals."""
 
     loss: DeviceLoss
     sizes: Sizes = SIZES
 
     def moments(self, state: Neighbours, random: np.random.Generator) -> DeviceMoments:
-        """Models, samples and expectations beside the present edges."""
+        """Models and expectations for the edges and hub of `state`."""
         n, p = self.loss.n_tasks, self.loss.n_features
         system = self._system(state)
         generator = torch.Generator(system.gram.device).manual_seed(int(random.integers(2**63)))
@@ -229,14 +230,17 @@ class DeviceSolves:
         return DeviceMoments(host(models), posterior, prior, trace, host(spread), rows)
 
     def models(self, state: Neighbours, tol: float = RESULT_TOL) -> np.ndarray:
-        """The models beside the present edges, shape (n, p), to a tenth of the relative residual asked for."""
+        """The models for the edges and hub of `state`, shape (n, p), to a relative residual of a tenth of `tol`."""
         solver, start = TensorSolver.of(self._system(state)), self.loss.there(state.coefficients)
         return host(solver.solve(self.loss.moment, start, tol=0.1 * tol).require(100 * tol).value)
 
     def _models_and_samples(
         self, system: TensorSystem, start: np.ndarray, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Shapes (n, p) and (n, p, S); the preconditioner is given up before anything else is asked for."""
+        """Models, shape (n, p), and S samples, shape (n, p, S).
+
+        The preconditioner is freed on return, before other memory is allocated.
+        """
         solver = TensorSolver.of(system)
         models = solver.solve(self.loss.moment, self.loss.there(start), tol=_TOL).require(1e-2).value
         noise = posterior_noise(system, number_of_samples(self.loss.n_features), generator)
@@ -250,15 +254,14 @@ class DeviceSolves:
 
     def _noise(self, system: TensorSystem, models: Tensor) -> float:
         """σ², from twice the inner objective."""
-        apart = squared_distances(models, system.graph.edges) @ system.weights
+        along_edges = squared_distances(models, system.graph.edges) @ system.weights
         spread = (models - models.mean(0)).square_().sum(0) @ system.hub
-        quadratic = (
-            2 * self.loss.tensors.task_values(models).sum() + apart + spread + SAMPLED_RIDGE * models.square().sum()
-        )
+        fit = 2 * self.loss.tensors.task_values(models).sum()
+        quadratic = fit + along_edges + spread + SAMPLED_RIDGE * models.square().sum()
         return misfit(self.loss, float(quadratic))[1]  # pyright: ignore[reportArgumentType]
 
 
 @solves_for.register(DeviceLoss)
 def _(loss: DeviceLoss, sizes: Sizes = SIZES) -> DeviceSolves:
-    """Solves on the device."""
+    """The linear algebra on the device of the loss."""
     return DeviceSolves(loss, sizes)

@@ -1,12 +1,12 @@
-"""Two kernels on torch tensors that need torch only: the evidence of the common model, and nearest neighbours.
+"""Two kernels on torch tensors, without other dependencies: the evidence of the hub, and nearest neighbours.
 
 With D_i = G_i + diag(h) + ρI, K_i = D_i⁻¹(G_i + ρI) and M_i = diag(h) K_i (see :mod:`ggmtl.evidence.hub`),
 
     f(h)    = ½(N − p) ln Q + ½ Σ_i ln|D_i| + ½ ln|Σ_i M_i| − ½ n Σ_k ln h_k − ½ p ln n
     ∂f/∂h_k = ½ Σ_i [ (w_i − μ)_k²/σ² + (D_i⁻¹)_kk + (K_i (ΣM)⁻¹ K_iᵀ)_kk ] − ½ n/h_k .
 
-Neighbours are exact: distances to all points are taken a tile at a time, and only the nearest groups of points are
-ranked. For very many points the search is among neighbours of neighbours.
+Nearest neighbours are exact up to a large number of points. Distances to all points are computed in tiles, and only the
+nearest groups of points are ranked. With more points, only neighbours of neighbours are searched.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from torch import Tensor
 from ggmtl.errors import SingularSystemError
 from ggmtl.solve.gpu.system import TensorGraph, TensorLoss, block_product, chunks, inverse_and_log_determinant, shifted
 
-# Share of the free device memory, and bytes on the CPU, up to which the tasks' matrices are kept between both passes.
+# The matrices of the tasks are kept between the two passes if they need at most this share of the free GPU memory, or
+# this many bytes on the CPU.
 _KEPT_SHARE, _KEPT_BYTES = 0.25, 1 << 29
 
 
 @dataclass(frozen=True)
 class TensorHubEvidence:
-    """Fields as those of :class:`ggmtl.evidence.hub.HubEvidence`; arrays are tensors."""
+    """The evidence of a hub; fields as in :class:`ggmtl.evidence.hub.HubEvidence`, with tensors for arrays."""
 
     value: float
     gradient: Tensor
@@ -37,11 +38,11 @@ class TensorHubEvidence:
 
 
 def tensor_hub_evidence(loss: TensorLoss, hub: Tensor, ridge: float) -> TensorHubEvidence:
-    """Value and gradient of f(h) at h > 0, in the type of `hub` (float64 unless there is a reason) and summed in it."""
+    """Exact f(h) with its gradient and the models for h > 0; computed in the dtype of `hub`, usually float64."""
     n, p = loss.moment.shape
     ranges = list(chunks(n, 6 * p * p))
     keep = len(ranges) == 1 or _fits(n * p * p * hub.element_size(), hub.device)
-    # 1. What every task says about the common model; Σ_i k kᵀ for each row k of the K_i.
+    # 1. The information of every task about the shared model, and Σ_i k kᵀ for each row k of the K_i.
     pooled, right, log_det = hub.new_zeros(p, p), hub.new_zeros(p), hub.new_zeros(())
     variance, cross = hub.new_zeros(p), hub.new_zeros(p, p, p)
     kept = []
@@ -54,7 +55,7 @@ def tensor_hub_evidence(loss: TensorLoss, hub: Tensor, ridge: float) -> TensorHu
         cross += torch.bmm(shrink.permute(1, 2, 0), shrink.permute(1, 0, 2))
         kept.append(inverse if keep else None)
     pooled = 0.5 * (pooled + pooled.T)
-    # The inverse that raises nothing: on some devices the other one refuses what the check at the end names better.
+    # `inv_ex` does not raise. The check at the end has a clearer message than the error of `inv`.
     spread = torch.linalg.inv_ex(pooled).inverse
     common = spread @ right
     variance += (cross * spread).sum((1, 2))
@@ -68,7 +69,7 @@ def tensor_hub_evidence(loss: TensorLoss, hub: Tensor, ridge: float) -> TensorHu
 
 
 def _task_matrices(loss: TensorLoss, rows: slice, hub: Tensor, ridge: float) -> tuple[Tensor, Tensor, Tensor]:
-    """D_i⁻¹, K_i = D_i⁻¹(G_i + ρI) and Σ ln|D_i| of some tasks; scaled by h^½, so safe for any h."""
+    """D_i⁻¹, K_i = D_i⁻¹(G_i + ρI) and Σ ln|D_i| of some tasks; scaled by h^½, so that any h is safe."""
     scale = torch.outer(hub, hub).rsqrt()
     data = shifted(loss.gram[rows], torch.full_like(hub, ridge))
     whitened = data * scale
@@ -105,9 +106,9 @@ def _fits(n_bytes: int, device: torch.device) -> bool:
     return n_bytes <= _KEPT_BYTES
 
 
-# Distances held at a time.
+# Number of distances held in memory at a time.
 _TILE_NUMBERS = 1 << 30
-# Points per group, and groups beyond k looked at, because the tile's distances are rounded.
+# Points per group, and the number of groups that are ranked beyond k, because the distances of a tile are rounded.
 _GROUP, _SPARE_GROUPS = 64, 4
 
 
@@ -115,7 +116,7 @@ def nearest_neighbours(points: Tensor, k: int, *, tile_numbers: int = _TILE_NUMB
     """The `k` nearest other rows of `points` (n, d) for each row, nearest first, shape (n, k)."""
     n = len(points)
     k = min(k, n - 1)
-    # The mean is taken away because cancellation grows with the distance from the origin.
+    # Centred, because cancellation grows with the distance from the origin.
     centred = points - points.mean(0)
     n_groups = -(-n // _GROUP)
     columns = _padded_columns(centred, n_groups * _GROUP)
@@ -130,9 +131,10 @@ def nearest_neighbours(points: Tensor, k: int, *, tile_numbers: int = _TILE_NUMB
 
 
 def nearest_in_neighbourhood(points: Tensor, graph: TensorGraph, k: int) -> Tensor:
-    """The `k` nearest among the neighbours in a graph and their neighbours, shape (n, k).
+    """The `k` nearest points among the neighbours of a point in a graph and their neighbours, shape (n, k).
 
-    Of the neighbours that a point has in the graph, the 2k nearest count. Where no other is found, it is itself.
+    Only the 2k nearest neighbours of each point in the graph are used. Missing neighbours are filled with the point
+    itself.
     """
     n, width = len(points), 2 * k
     table = _nearest_in_graph(points, graph, width)
@@ -141,7 +143,7 @@ def nearest_in_neighbourhood(points: Tensor, graph: TensorGraph, k: int) -> Tens
         own = torch.arange(rows.start, rows.stop, device=points.device).unsqueeze(1)
         near = table[rows]
         members = torch.cat([near, table[near].flatten(1)], dim=1).sort(dim=1).values
-        # A point that was reached twice stands there once, and its other places are the point's own.
+        # Points that were reached twice are kept once; the duplicates are replaced by the point itself.
         again = members[:, 1:] == members[:, :-1]
         members[:, 1:] = torch.where(again, own, members[:, 1:])
         found[rows] = _rank(points, rows.start, members, k)
@@ -149,7 +151,7 @@ def nearest_in_neighbourhood(points: Tensor, graph: TensorGraph, k: int) -> Tens
 
 
 def joined_pairs(nearest: Tensor) -> Tensor:
-    """Every pair (i, j), i < j, of which one is in the other's row of `nearest` (n, k); sorted, shape (m, 2)."""
+    """All pairs i < j of which one is in the other's row of `nearest`, shape (n, k); sorted, shape (m, 2)."""
     n = len(nearest)
     source = torch.arange(n, device=nearest.device).unsqueeze(1)
     key = torch.minimum(source, nearest) * n + torch.maximum(source, nearest)
@@ -158,14 +160,14 @@ def joined_pairs(nearest: Tensor) -> Tensor:
 
 
 def _nearest_in_graph(points: Tensor, graph: TensorGraph, width: int) -> Tensor:
-    """The `width` nearest neighbours that a point has in a graph, filled up with itself, shape (n, width)."""
+    """The `width` nearest neighbours of each point in a graph, padded with the point itself, shape (n, width)."""
     start, neighbour = graph.start.long(), graph.neighbour.long()
     own = torch.arange(graph.n, device=points.device)
     owner = own.repeat_interleave(start.diff())
     distance = points.new_empty(len(neighbour))
     for rows in chunks(len(neighbour), 2 * points.shape[1]):
         distance[rows] = (points[neighbour[rows]] - points[owner[rows]]).square_().sum(1)
-    # Sorted by distance, then, without losing that order, by owner again.
+    # Sort by distance, then stably by owner.
     order = distance.argsort()
     order = order[owner[order].argsort(stable=True)]
     rank = torch.arange(len(order), device=points.device) - start[owner]
@@ -186,14 +188,14 @@ def _padded_columns(points: Tensor, width: int) -> Tensor:
 
 
 def _nearest_groups(points: Tensor, columns: Tensor, n_groups: int, count: int) -> Tensor:
-    """The groups with the smallest distance to each point; point j is in group j mod n_groups."""
+    """The `count` groups with the smallest distance to each point, not sorted. Point j is in group j mod n_groups."""
     queries = torch.cat([points, points.new_ones(len(points), 1)], dim=1)
     smallest = (queries @ columns).view(len(points), -1, n_groups).amin(1)
     return smallest.topk(min(count, n_groups), largest=False, sorted=False).indices
 
 
 def _rank(points: Tensor, first: int, members: Tensor, k: int) -> Tensor:
-    """The k nearest among the members of each row, the row itself left out."""
+    """The k nearest points among the members of each row, without the point of the row itself, shape (rows, k)."""
     out = torch.empty((len(members), k), dtype=torch.int64, device=points.device)
     step = max(1, (1 << 27) // (members.shape[1] * points.shape[1]))
     for begin in range(0, len(members), step):

@@ -1,4 +1,4 @@
-"""The squared loss of every task on a torch device, the evidence of the common model there, and which device to use.
+"""The squared loss of every task on a GPU, the evidence of the hub for it, and the choice of the device.
 
 The formulas are those of :mod:`ggmtl.evidence.hub`.
 """
@@ -31,7 +31,7 @@ from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 
 @dataclass(frozen=True)
 class DeviceLoss:
-    """½ Σ_i ‖X_i w_i − y_i‖², as :class:`ggmtl.statistics.LeastSquares`: NumPy in, NumPy out.
+    """½ Σ_i ‖X_i w_i − y_i‖² on a device; methods as in :class:`ggmtl.statistics.LeastSquares`, with NumPy arrays.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class DeviceLoss:
 
     @property
     def noise(self) -> None:
-        """Always estimated: losses whose noise is known are fitted on the CPU."""
+        """None: the noise variance is estimated. Losses whose noise is known are fitted on the CPU."""
         return None
 
     @property
@@ -79,13 +79,13 @@ class DeviceLoss:
 
     @property
     def resolution(self) -> Tensor:
-        """Eigenvalues of the G_i that rounding cannot tell from zero, shape (n,)."""
+        """Size below which an eigenvalue of G_i may be a rounding error, shape (n,)."""
         gram = self.tensors.gram
         trace = gram.diagonal(dim1=1, dim2=2).sum(1, dtype=torch.float64)
         return 4.0 * torch.finfo(gram.dtype).eps * trace
 
     def there(self, values: np.ndarray) -> Tensor:
-        """A float64 copy on the device."""
+        """A float64 copy of an array on the device."""
         return torch.as_tensor(values).to(self.tensors.gram.device, torch.float64)
 
     def of_tasks(self, tasks: np.ndarray) -> LeastSquares:
@@ -110,7 +110,7 @@ class DeviceLoss:
         return host(total), host(self.moment.sum(0))
 
     def alone(self, ridge: np.ndarray) -> np.ndarray:
-        """The minimum of every task by itself, with ridges of shape (n, p); of several minima the shortest."""
+        """Separate ridge models, shape (n, p), with ridges of shape (n, p); minimum-norm ones where not unique."""
         loss, shift = self.tensors, self.there(ridge)
         if loss.gram.dtype != torch.float64:
             shift += self.resolution.unsqueeze(1)
@@ -134,7 +134,7 @@ class DeviceLoss:
         return DeviceLoss(TensorLoss(*parts))
 
     def absorb(self, other: DeviceLoss) -> DeviceLoss:
-        """The loss over these rows and those of another, in place of this one."""
+        """The loss over these rows and those of another; it overwrites this loss."""
         for name in ("gram", "moment", "target_square", "count"):
             getattr(self.tensors, name).add_(getattr(other.tensors, name))
         return DeviceLoss(self.tensors)
@@ -162,7 +162,7 @@ class DeviceLoss:
 
 
 def host(values: Tensor) -> np.ndarray:
-    """Numbers of a tensor as an array."""
+    """A copy of a tensor as a NumPy array."""
     return values.cpu().numpy()
 
 
@@ -174,16 +174,16 @@ def _(loss: DeviceLoss, hub: np.ndarray, ridge: float = RIDGE) -> HubEvidence:
     return HubEvidence(found.value, gradient, expected, host(found.coefficients), host(found.common), found.noise)
 
 
-# Copies of the matrices that a fit holds beside its folds: of all rows, scaled; and, in float32, for the solver.
+# Copies of the tasks' matrices in a fit besides those of the folds: scaled ones, and those of the solver in float32.
 _COPIES, _SOLVER_COPIES = 2, 2
-# Vectors of the size of all models with their samples, in float64.
+# Number of float64 arrays of shape (n, p) in a fit, for models and samples.
 _VECTORS = 80
-# Share of the memory that float64 storage may plan with.
+# Matrices are stored in float64 if the fit then needs at most this share of the free memory.
 _SHARE = 0.8
 
 
 def check_device(name: str) -> torch.device:
-    """The CUDA device of this name, or an error that says what there is."""
+    """The CUDA device of this name; an error that lists the available devices if there is none."""
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     device = torch.device(name)
     if (device.index or 0) >= found:
@@ -196,9 +196,9 @@ def check_device(name: str) -> torch.device:
 
 
 def on_device(folded: FoldedLoss, device: torch.device | str) -> FoldedLoss:
-    """The losses of a fit of very many tasks on a device: one fold held out, and all other rows.
+    """Copy the losses of a fit of very many tasks to a device, as two parts: all rows but one fold, and that fold.
 
-    Matrices are stored in float64 where all that the fit needs fits, and in float32 otherwise.
+    Matrices are stored in float64 if the whole fit then fits in memory, and otherwise in float32.
     """
     if folded.scored:
         k = folded.scored[0]
@@ -209,6 +209,7 @@ def on_device(folded: FoldedLoss, device: torch.device | str) -> FoldedLoss:
 
 
 def _storage(folded: FoldedLoss, device: torch.device) -> torch.dtype:
+    """The dtype in which the matrices are stored."""
     n, p = folded.parts[0].n_tasks, folded.parts[0].n_features
 
     def needed(size: int) -> float:
