@@ -1,17 +1,18 @@
-"""Average the levels by their errors on held-out rows.
+"""Average the levels, with weights learned from their errors on held-out rows.
 
-Every level is a linear model per task, so the average Σ_ℓ α_ℓ W^(ℓ) is one, too. The weights minimise
+Every level is a linear model per task, and so is the average Σ_ℓ α_ℓ W^(ℓ). The weights α minimise
 
     Σ_i Σ_f b_if αᵀ M_if α + Σ_ℓ s_ℓ α_ℓ      over α ≥ 0, Σ_ℓ α_ℓ = 1 ,
 
-where M_if has the products of the errors of two levels on fold f of task i, with everything learned without that fold.
+A block is fold f of task i. M_if contains the sums of products of the errors of two levels on the rows of the block,
+with everything learned without that fold.
 
-- b_if = u_if/σ_i² makes tasks of different noise comparable. u_if counts blocks less that no level explains.
+- b_if = u_if/σ_i² makes tasks with different noise comparable. u_if is below one for blocks that no level explains.
 - s_ℓ is half a standard error, over tasks, of the slope of the first sum from the preferred level r towards level ℓ. A
   level takes weight from the preferred one only if it lowers the held-out error by more than that.
 
-The error of the average is measured with weights that were learned without the fold. Where it is compared with another
-model, blocks are weighted by 1/σ_i² from the other folds.
+The error of the average on a fold is measured with weights learned from the other folds. In a comparison with another
+model, blocks are weighted by 1/σ_i², with σ_i² estimated from the other folds.
 """
 
 from __future__ import annotations
@@ -29,16 +30,18 @@ from ggmtl.losses.rowwise import SQUARED_ERROR, Measure
 
 # Smaller weights are set to zero.
 LEAST_WEIGHT = 0.01
-# A level whose squared error is so many times the lowest has a weight below 0.01 whatever its errors are: at the best
-# correlation, −1, the weight of a level with r times the error is 1/(1 + r).
+# Levels with more than this many times the lowest squared error get no weight. Their weight would be below 0.01 for any
+# correlation of the errors: at the best one, −1, a level with r times the error has the weight 1/(1 + r).
 _FAR = 1e4
-# Rows that the noise of a task is shrunk by, to the geometric mean of all tasks.
+# The noise variance of a task is shrunk towards the geometric mean of all tasks, by a prior worth this many rows.
 _PRIOR_ROWS = 4.0
-# Blocks with more than this many times the error that the noise of their task explains count in proportion less.
+# Blocks whose error is more than this many times what the noise of the task explains get a smaller weight, inversely
+# proportional to the excess.
 _OUTLYING = 2.0
-# A task's noise is taken to be at least this share of the mean of all tasks: data without noise have no unit.
+# The noise variance of a task is at least this share of the mean of all tasks, so that data without noise do not give
+# zero.
 _LEAST_NOISE = 1e-9
-# Where one fold is held out, weights are learned without each of so many groups of tasks.
+# If only one fold is held out, weights are learned without each of this many groups of tasks.
 _TASK_GROUPS = 5
 # Standard errors by which a level must beat the preferred one. With zero, chance gives weights to levels that are no
 # better than the shared model; with one or more, part of the gain on the panels of benchmarks/panels.py is lost.
@@ -69,12 +72,12 @@ class Average:
     squared : array of shape (folds, n)
         Squared errors of the average on held-out rows, its weights learned without the fold.
     losses : dict of str to array of shape (n,)
-        Squared errors over the noise of the task as other folds tell it: of the average (``"average"``), of the average
-        of the other levels where there is a graph among them (``"unlinked"``), and of the levels that it is compared
-        with.
+        Squared errors divided by the noise variance of the task, which is estimated from the other folds. They are
+        those of the average (``"average"``), of the average without the graph if there is one (``"unlinked"``), and of
+        the levels with which the average is compared.
     fold_variance : dict of str to float
         Variance of the ratio of two errors by :func:`fold_variance`, for every model that the average is compared with.
-        Files of earlier versions have none.
+        Empty in files of earlier versions.
     measure : Measure
         How a mean loss is reported.
     """
@@ -86,7 +89,7 @@ class Average:
     measure: Measure = SQUARED_ERROR
 
     def gain_over(self, name: str) -> Interval:
-        """Relative reduction of the error by the average, compared with another model."""
+        """Relative reduction of the held-out error by the average, compared with another model, with its interval."""
         least = self.fold_variance.get(name, 0.0)
         return relative_gain(self.losses["average"], self.losses[name], least, measure=self.measure)
 
@@ -105,9 +108,9 @@ def average_levels(
     preferred : str
         The level that the average is shrunk towards.
     graph : str, optional
-        The level with links; its part in the error is measured.
+        The level with links, if any. The average without it is measured, too.
     equal_noise : bool
-        Whether rows of all tasks count alike.
+        Whether rows of all tasks have the same weight.
     """
     reference = list(names).index(preferred)
     importance = block_importance(errors, equal_noise)
@@ -130,7 +133,10 @@ def average_levels(
 
 
 def _compared(errors: FoldErrors, names: Sequence[str], precision: np.ndarray) -> dict[str, np.ndarray]:
-    """Squared errors of the levels that the average is compared with; the better of curves and straight lines."""
+    """Squared errors of the levels with which the average is compared, by name, each of shape (folds, n).
+
+    Of a level with curves and one with straight lines, only the better one is used.
+    """
     out = {}
     for kind in COMPARED:
         same = [errors.squared[k] for k, name in enumerate(names) if name.removesuffix(STRAIGHT) == kind]
@@ -140,7 +146,7 @@ def _compared(errors: FoldErrors, names: Sequence[str], precision: np.ndarray) -
 
 
 def block_importance(errors: FoldErrors, equal_noise: bool = False) -> np.ndarray:
-    """b of every block, shape (folds, n)."""
+    """Weight b of every block, shape (folds, n)."""
     typical, noise = np.median(errors.squared, axis=0), _noise_of_tasks(errors, equal_noise)
     if equal_noise:
         return np.full_like(typical, 1.0 / noise[0])
@@ -149,10 +155,11 @@ def block_importance(errors: FoldErrors, equal_noise: bool = False) -> np.ndarra
 
 
 def precision_elsewhere(errors: FoldErrors, equal_noise: bool = False) -> np.ndarray:
-    """1/σ_i² of every block as the other folds tell it, shape (folds, n).
+    """1/σ_i² of every block, with σ_i² estimated from the other folds, shape (folds, n).
 
-    A comparison weighs blocks by this. Weights that depend on the errors of the block itself would favour the better
-    model: where noise happens to be small, the difference of two models is a large share of their errors.
+    These are the weights of blocks in a comparison of two models. Weights that depend on the errors of the block itself
+    would favour the better model: if the noise of a block happens to be small, the difference of the two models is a
+    large share of their errors there.
     """
     n_folds = len(errors.count)
     if n_folds == 1 or equal_noise:
@@ -173,7 +180,7 @@ def _noise_of_tasks(errors: FoldErrors, equal_noise: bool) -> np.ndarray:
 
 
 def level_weights(errors: FoldErrors, importance: np.ndarray, reference: int) -> np.ndarray:
-    """α, shape (levels,)."""
+    """Weights α of the levels, shape (levels,); `reference` is the position of the preferred level."""
     by_task = np.einsum("fn,fnlm->nlm", importance, errors.products())
     total = by_task.sum(axis=0)
     squares = np.diag(total)
@@ -189,7 +196,10 @@ def level_weights(errors: FoldErrors, importance: np.ndarray, reference: int) ->
 
 
 def simplex_minimum(matrix: np.ndarray, slope: np.ndarray, start: int) -> np.ndarray:
-    """The α that minimises αᵀMα + sᵀα over α ≥ 0, Σα = 1; the vertex `start` if no α found is better."""
+    """The α that minimises αᵀMα + sᵀα over α ≥ 0, Σα = 1.
+
+    The result is the vertex `start` if the solver finds nothing better.
+    """
     number = len(matrix)
     unit = float(np.diag(matrix).min())
     first = np.eye(number)[start]
@@ -220,9 +230,10 @@ def minimum_on_simplex(objective: Callable[[np.ndarray], tuple[float, np.ndarray
 
 
 def cross_fitted(errors: FoldErrors, reference: int, equal_noise: bool = False) -> np.ndarray:
-    """Squared errors of the average on every block, shape (folds, n), its weights learned without the block.
+    """Squared errors of the average on every block, shape (folds, n), with weights learned without the block.
 
-    With several folds the weights are learned without the fold, with one without a fifth of the tasks.
+    With several folds, the weights for a fold are learned from the others. With one fold, the weights for a fifth of
+    the tasks are learned from the other tasks.
     """
     n_folds, n_tasks = errors.count.shape
     cross = errors.products()
@@ -244,19 +255,19 @@ def cross_fitted(errors: FoldErrors, reference: int, equal_noise: bool = False) 
 
 
 def _squared(cross: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Squared error of an average on every block, from the products of errors of shape (n, levels, levels)."""
+    """Squared errors of an average, shape (n,), from products of errors of shape (n, levels, levels)."""
     return np.maximum(np.einsum("l,nlm,m->n", weights, cross, weights), 0.0)
 
 
 def fold_variance(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Variance of the ratio of two errors about that of the same models on new rows, from losses of shape (folds, n).
+    """Variance of the ratio of two held-out errors for fixed true models, from losses of shape (folds, n).
 
-    The error of a model on a fold varies by products of the noise of the fold's rows and that of the rows of each other
-    fold, which is in the model. The same products come again where the other fold is held out. So the variance of the
-    sum is twice the sum of the variances of the folds.
+    The held-out error on a fold contains products of the noise in the fold's rows with the noise in the rows of each
+    other fold, from which the model was learned. The same products occur when the other fold is held out. So the
+    variance of the sum over folds is twice the sum of the variances of the folds.
 
-    The spread over tasks misses this part: it measures how errors vary between tasks, not how far held-out errors are
-    from the true errors of the fitted models.
+    The spread over tasks does not include this part: it measures how errors vary between tasks, not how far held-out
+    errors are from the true errors of the fitted models.
     """
     total = float(theirs.sum())
     if len(ours) < 2 or not total > 0:

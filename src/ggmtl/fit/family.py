@@ -14,7 +14,7 @@ from ggmtl.fit.average import Average, average_levels
 from ggmtl.fit.held_out import FoldErrors, reported_graph
 from ggmtl.graph.task_graph import TaskGraph
 
-# Fewer folds than this say nothing about how often an edge is found.
+# With fewer folds than this, the support of edges is not reported.
 _FEWEST_FOLDS = 3
 
 
@@ -29,12 +29,12 @@ class Family:
     weights : dict of str to float
         Share of each level in the model; they sum to one. Levels without a share are left out.
     errors : FoldErrors or None
-        Of the levels, in their order. None where there are too few folds to learn without one of them.
+        Held-out errors of the levels, in the same order. None if there were too few folds for cross-validation.
     criterion : {"evidence", "validation"}
     chosen : str
         The best single level, by :func:`choose`.
     average : Average, optional
-        Weights and held-out error of the average; None where one level has all weight.
+        Weights and held-out error of the average; None if the model is a single level.
     links : tuple of dict of str to array of shape (m, 2)
         For every fold held out, the edges that each level learned without it would report.
     """
@@ -49,7 +49,7 @@ class Family:
 
     @classmethod
     def choosing(cls, levels: Mapping[str, GraphFit], errors: FoldErrors | None, chosen: str, criterion: str) -> Family:
-        """All weight on one level."""
+        """A family whose model is the single level `chosen`."""
         return cls(dict(levels), {chosen: 1.0}, errors, criterion, chosen)
 
     @property
@@ -73,7 +73,7 @@ class Family:
 
     @property
     def kept(self) -> set[str]:
-        """Names of the levels with a weight, and of the main one."""
+        """Names of the levels with a weight, and of the level `main`."""
         return {*self.weights, self.main}
 
     @property
@@ -83,13 +83,13 @@ class Family:
 
     @property
     def coefficients(self) -> np.ndarray:
-        """The average of the levels, shape (n, p)."""
+        """Models of the tasks: the average of the levels, shape (n, p)."""
         if len(self.weights) == 1:
             return self.levels[next(iter(self.weights))].coefficients
         return np.sum([weight * self.levels[name].coefficients for name, weight in self.weights.items()], axis=0)
 
     def graph(self, task_names: np.ndarray, slopes: np.ndarray) -> TaskGraph:
-        """The reported graph. Its support is the share of folds in which an edge was found again."""
+        """The reported graph. The support of an edge is the share of folds in which it was found again."""
         graph = reported_graph(self.best, task_names, slopes)
         if len(self.links) < _FEWEST_FOLDS:
             return graph
@@ -99,7 +99,7 @@ class Family:
         return replace(graph, support=support)
 
     def position(self, name: str) -> int:
-        """Place of a level in `errors`."""
+        """Position of a level in `errors`."""
         return list(self.levels).index(name)
 
     def with_best(self, fit: GraphFit) -> Family:
@@ -107,30 +107,30 @@ class Family:
         return replace(self, levels=self.levels | {self.main: fit})
 
     def squared_errors(self) -> np.ndarray | None:
-        """Squared errors of the model on held-out rows, shape (folds, n); None where they were not measured."""
+        """Squared errors of the model on held-out rows, shape (folds, n); None if they were not measured."""
         if self.average is not None:
             return self.average.squared
         return None if self.errors is None else self.errors.squared[self.position(self.chosen)]
 
     def all_errors(self) -> FoldErrors | None:
-        """Errors of the levels and, last, of their average where they are averaged."""
+        """Held-out errors of the levels and, in last place, of their average if there is one."""
         if self.errors is None or self.average is None:
             return self.errors
         squared = self.average.squared
         if squared.shape != self.errors.count.shape:
-            # A small file keeps the sums over folds.
+            # A model file without statistics keeps only the sums over folds.
             squared = squared.sum(axis=0, keepdims=True)
         return replace(self.errors, squared=np.concatenate([self.errors.squared, squared[None]]), cross=None)
 
     def held_out_error(self) -> float | None:
-        """Root mean square error, or mean loss, of the model on held-out rows; None where it was not measured."""
+        """Root mean square error, or mean loss, of the model on held-out rows; None if it was not measured."""
         squared = self.squared_errors()
         if squared is None or self.errors is None:
             return None
         return float(self.errors.measure.of(squared.sum() / self.errors.count.sum()))
 
     def table(self, unit: float, slopes: np.ndarray) -> list[dict[str, Any]]:
-        """One row per level, errors in multiples of `unit`."""
+        """The table of the levels, one row each; errors are multiplied by `unit`."""
         names = np.arange(len(self.best.coefficients))
         mean = deviation = [None] * len(self.levels)
         if self.errors is not None:
@@ -155,7 +155,7 @@ class Family:
 
 
 def by_name(levels: Iterable[GraphFit]) -> dict[str, GraphFit]:
-    """Levels under names of their own: the second graph is ``"graph 2"``."""
+    """Levels under unique names: the second graph is called ``"graph 2"``."""
     named: dict[str, GraphFit] = {}
     for fit in levels:
         same = sum(other.name == fit.name for other in named.values())
@@ -164,9 +164,9 @@ def by_name(levels: Iterable[GraphFit]) -> dict[str, GraphFit]:
 
 
 def by_evidence(levels: Mapping[str, GraphFit], errors: Mapping[str, float] | None = None) -> list[str]:
-    """Names of the graphs that evidence supports, the best first; those whose evidence is not known come last.
+    """Names of the graphs that the evidence supports, the best first; those whose evidence is not known come last.
 
-    Evidence about as good as the best is told apart by held-out errors where there are any.
+    Graphs whose evidence is about equal to the best are sorted by held-out error, if it is known.
     """
     value = {name: np.nan_to_num(fit.value, nan=np.inf) for name, fit in levels.items() if fit.supported}
     ranked = sorted(value, key=value.__getitem__)
@@ -178,7 +178,7 @@ def by_evidence(levels: Mapping[str, GraphFit], errors: Mapping[str, float] | No
 
 
 def shared_level(names: Iterable[str]) -> str | None:
-    """Name of the shared model, the one with task features if there is one; None without a shared model."""
+    """Name of the shared model, preferably the one with task features; None if there is no shared model."""
     names = list(names)
     return next((name for name in ("described", "hub") if name in names), None)
 
@@ -192,7 +192,7 @@ def last_graph(levels: Mapping[str, GraphFit]) -> str:
 def averaged(
     levels: Mapping[str, GraphFit], errors: FoldErrors, chosen: str, criterion: str, *, equal_noise: bool
 ) -> Family:
-    """The levels averaged by their held-out errors, with one graph at most.
+    """The family whose model is an average of the levels, with at most one graph.
 
     A graph gets a weight only if its criterion supports it (corrected for the number of comparisons), or if leaving it
     out raises the held-out error and the 95 % interval of that change is above zero.
@@ -224,15 +224,15 @@ def _shared_levels(levels: Mapping[str, GraphFit]) -> list[str]:
 
 
 def _worsens(average: Average) -> bool:
-    """Whether the error without links is higher, with an interval above zero."""
+    """Whether leaving out the graph raises the held-out error, with a 95 % interval above zero."""
     return average.gain_over("unlinked").low > 0
 
 
 def _best_graph(levels: Mapping[str, GraphFit], errors: FoldErrors) -> str | None:
-    """Of the graphs that evidence supports, or else of all, the first of those that predict as well as the best.
+    """Name of the graph for the average: the first graph that predicts as well as the best one; None without graphs.
 
-    The first is the one that evidence prefers, or else the sparsest. Of graphs with about the same evidence, the one of
-    lower error comes first.
+    If the evidence supports any graphs, only these are considered, in the order of :func:`by_evidence`. Otherwise all
+    graphs are, the sparsest first.
     """
     names = list(levels)
     mean = dict(zip(names, errors.mean().tolist()))
@@ -245,14 +245,14 @@ def _best_graph(levels: Mapping[str, GraphFit], errors: FoldErrors) -> str | Non
 
 
 def choose(levels: Mapping[str, GraphFit], errors: FoldErrors | None, linked: bool = False) -> str:
-    """Name of the best single level. Levels count as equally good within one paired standard error.
+    """Name of the best single level. Two levels are equally good if they differ by at most one paired standard error.
 
-    1. A graph that its criterion supports (corrected for the number of comparisons), if it is as good as the lowest
-       error.
-    2. Else the best simple level, if it is as good as the best graph. It is the hub unless another is better.
-    3. Else the sparsest graph that is as good as the best graph.
+    1. A graph that its criterion supports (corrected for the number of comparisons), if it is as good as the level of
+       lowest error.
+    2. Otherwise the best simple level, if it is as good as the best graph. It is the hub unless another is better.
+    3. Otherwise the sparsest graph that is as good as the best graph.
 
-    With `linked`, always the densest graph: only it has the edges that must be there.
+    With `linked`, always the densest graph, because only this one has all required edges.
     """
     names = list(levels)
     if linked:
@@ -283,12 +283,13 @@ def _is_as_good(errors: FoldErrors, names: list[str], name: str, reference: str)
 
 
 def _best_simple(simple: list[str], names: list[str], errors: FoldErrors) -> str | None:
+    """Name of the best level without edges: the shared model unless another is better by a paired standard error."""
     if not simple:
         return None
     mean = errors.mean()
     best = min(simple, key=lambda name: mean[names.index(name)])
     name = shared_level(simple)
-    # With curves, the shared model of straight lines may be the better one.
+    # The shared model with curves or the one with straight lines, whichever has the lower error.
     shared = [level for level in (name, f"{name}{STRAIGHT}") if level in simple]
     hub = min(shared, key=lambda level: mean[names.index(level)], default=best)
     return hub if _is_as_good(errors, names, hub, best) else best

@@ -32,12 +32,12 @@ class FoldErrors:
     Parameters
     ----------
     squared : array of shape (levels, folds, n)
-        Sum of squared errors (of losses, in the unit of the measure) per level, fold and task.
+        Sum of squared errors, or of other losses, per level, fold and task.
     count : array of shape (folds, n)
-        Rows behind each sum.
+        Number of rows in each sum.
     cross : array of shape (folds, n, levels, levels), optional
-        Sums of products of the errors of two levels. They give the error of every average of levels. None in a model
-        that was read from a file.
+        Sums of products of the errors of two levels, from which the error of any average of levels follows. None in a
+        model that was read from a file.
     measure : Measure
         How a mean loss is reported, such as the root of a mean square.
     """
@@ -49,11 +49,11 @@ class FoldErrors:
 
     @classmethod
     def of_products(cls, cross: np.ndarray, count: np.ndarray) -> FoldErrors:
-        """From the products of errors, whose diagonals are the squared errors."""
+        """The errors from their products, shape (folds, n, levels, levels), whose diagonals are the squared errors."""
         return cls(np.moveaxis(np.einsum("fnll->fnl", cross), -1, 0), count, cross)
 
     def products(self) -> np.ndarray:
-        """The products of errors; a model that was read from a file has none."""
+        """The products of errors, `cross`; an error if the model was read from a file, which does not have them."""
         if self.cross is None:
             raise ValueError("The products of errors are not known: the model was read from a file.")
         return self.cross
@@ -70,7 +70,7 @@ class FoldErrors:
         return replace(self, squared=self.squared[:, chosen], count=self.count[chosen], cross=cross)
 
     def with_task(self, position: int) -> FoldErrors:
-        """The same errors with a task at `position` of which no row was held out."""
+        """The same errors with a further task at `position`, none of whose rows was held out."""
         cross = None if self.cross is None else np.insert(self.cross, position, 0.0, axis=1)
         squared, count = np.insert(self.squared, position, 0.0, axis=2), np.insert(self.count, position, 0.0, axis=1)
         return replace(self, squared=squared, count=count, cross=cross)
@@ -84,7 +84,7 @@ class FoldErrors:
         return self.measure.deviation(self.mean(), self.standard_error())
 
     def task_error(self) -> np.ndarray:
-        """The same as `error` for every task, shape (levels, n); NaN where no row was held out."""
+        """Root mean square error, or mean loss, of every task, shape (levels, n); NaN if no row was held out."""
         return self.measure.of(self.task_mean())
 
     def mean(self) -> np.ndarray:
@@ -96,13 +96,13 @@ class FoldErrors:
         return self._spread(self.squared - self.mean()[:, None, None] * self.count)
 
     def excess(self, level: int) -> tuple[np.ndarray, np.ndarray]:
-        """Mean squared error of every level above that of `level`, and the paired standard error."""
+        """Mean squared error of every level minus that of `level`, and its paired standard error, shape (levels,)."""
         difference = self.squared - self.squared[level]
         mean = difference.sum(axis=(1, 2)) / self.count.sum()
         return mean, self._spread(difference - mean[:, None, None] * self.count)
 
     def task_mean(self) -> np.ndarray:
-        """Mean squared error of every task over all folds, shape (levels, n); NaN where no row was held out."""
+        """Mean squared error of every task over all folds, shape (levels, n); NaN if no row was held out."""
         count = self.count.sum(axis=0)
         return self.squared.sum(axis=1) / np.where(count > 0, count, np.nan)
 
@@ -138,7 +138,7 @@ class CrossValidation:
 
     @classmethod
     def of(cls, folded: FoldedLoss, results: Mapping[int, FoldResult]) -> CrossValidation:
-        """From the result of every fold, by its number."""
+        """The cross-validation from the results of the folds, by the number of the fold."""
         cross = np.stack([result.cross for result in results.values()])
         count = np.array([folded.parts[k].count for k in results])
         return cls(FoldErrors.of_products(cross, count), tuple(result.links for result in results.values()))
@@ -151,7 +151,7 @@ def cross_validate(
     n_jobs: int | None = None,
     journal: Journal | None = None,
 ) -> CrossValidation:
-    """Learn every level without each fold in turn, and score it there; folds in the journal are not done again."""
+    """Learn every level without each fold in turn, and score it on the fold. Results in the journal are reused."""
     kept = journal or Journal()
     each_fold(partial(_score, folded, learn, slopes), folded.scored, n_jobs, kept, steps=journal is not None)
     held_out = held_out_of(folded, kept)
@@ -168,9 +168,10 @@ def each_fold(
     *,
     steps: bool = True,
 ) -> list[Any]:
-    """The result of every fold, on `n_jobs` workers; folds in the journal are not done again.
+    """The result of every fold, on `n_jobs` workers. Results in the journal are reused.
 
-    `work` is given the number of a fold and, on one worker, a journal for its `steps`.
+    `work` is called with the number of a fold and a journal for its steps. The journal is None with several workers, or
+    if `steps` is false.
     """
     missing = [k for k in folds if journal.known(fold_name(k)) is None]
     workers: Any = n_jobs
@@ -184,7 +185,7 @@ def each_fold(
 
 
 def as_they_come(jobs: list[Any], n_jobs: int | None) -> Iterable[Any]:
-    """The results of joblib's jobs in order, each as soon as it is ready if the backend allows it."""
+    """The results of joblib's jobs in order; each becomes available as soon as it is ready if the backend allows it."""
     try:
         pool = Parallel(n_jobs=n_jobs, return_as="generator")
     except ValueError:
@@ -203,7 +204,7 @@ def _score(
 
 
 def score_levels(part: LeastSquares, levels: Mapping[str, GraphFit], slopes: np.ndarray) -> FoldResult:
-    """Errors on the rows `part` of levels learned without these, and the edges of the levels."""
+    """Errors on the held-out rows `part` of levels that were learned without them, and the edges of the levels."""
     names = np.arange(part.n_tasks)
     links = {name: reported_graph(fit, names, slopes).edges for name, fit in levels.items() if len(fit.edges)}
     return FoldResult(part.cross_products([fit.coefficients for fit in levels.values()]), links)
@@ -220,14 +221,17 @@ def fold_name(k: int) -> str:
 
 
 def held_out_of(folded: FoldedLoss, journal: Journal) -> CrossValidation | None:
-    """The results of all folds in the journal, None where there are none."""
+    """The results of all folds in the journal; None if there are none."""
     done = {k: journal.known(fold_name(k)) for k in folded.scored}
     done = {k: result for k, result in done.items() if result is not None}
     return CrossValidation.of(folded, done) if done else None
 
 
 def reported_graph(fit: GraphFit, task_names: np.ndarray, slopes: np.ndarray) -> TaskGraph:
-    """The edges that matter to their tasks: as the criterion says, or by weights w_ij/√(max_i · max_j)."""
+    """The graph of a level that is shown to users, without weak edges.
+
+    Its weights are the `reported_weights` of the fit if it has any, otherwise w_ij/√(max_i · max_j).
+    """
     if fit.reported_weights is not None:
         return TaskGraph(fit.edges, fit.reported_weights, task_names).threshold(0.0)
     weights = fit.edge_weights(slopes)

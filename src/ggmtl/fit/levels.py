@@ -1,4 +1,4 @@
-"""The levels of the family on given rows: pooled, hub, own intercepts, graphs of rising density, independent."""
+"""Learn all levels on given rows: one model for all, shared model and its variants, graphs, separate models."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from ggmtl.graph.candidates import CandidateEdges, search_for
 from ggmtl.runtime.journal import Journal
 from ggmtl.statistics.least_squares import FoldedLoss, LeastSquares
 
-# Levels of the entropy weight γ, in units of the outer loss per candidate edge.
+# Values of the entropy weight γ that are tried, in units of the outer loss per candidate edge.
 ENTROPY_LEVELS = (0.0, 0.03, 0.1, 0.3)
-# The hub with correlated deviations of the coefficients.
+# Name of the hub with correlated deviations of the coefficients.
 CORRELATED = "hub, correlated"
 
 
@@ -41,7 +41,7 @@ def learn_levels(
     with_graphs_too: bool = True,
     skipped: frozenset[str] = frozenset(),
 ) -> dict[str, GraphFit]:
-    """All levels of the family on the given rows, simplest first.
+    """All levels on the given rows by name, simplest first.
 
     `start` are levels learned on most of these rows, from which very many tasks continue. `skipped` are kinds of
     search for graphs that are left out.
@@ -91,9 +91,10 @@ def learn_levels(
 def _with_both_noises(
     simple: Mapping[str, GraphFit], reweighted: Mapping[str, GraphFit], settings: Settings
 ) -> tuple[dict[str, GraphFit], np.ndarray | None]:
-    """The simple levels under the noise model of the settings, and the precisions by which it weights rows.
+    """The simple levels under the noise model of the settings, and the precisions of the tasks' rows, shape (n,).
 
-    With ``settings.both_noises``, variants of the hub under the other noise model are levels, too.
+    The precisions are None if all rows have the same weight. With ``settings.both_noises``, the variants of the hub
+    under the other noise model are further levels.
     """
     own = settings.noise == "per_task"
     if not settings.hub:
@@ -136,16 +137,17 @@ def with_graphs(simple: Mapping[str, GraphFit], graphs: Iterable[GraphFit]) -> d
 
 
 def learn_pooled(folded: FoldedLoss, settings: Settings, **_: object) -> dict[str, GraphFit]:
-    """One model for all tasks, the only level where no task has two rows."""
+    """One model for all tasks: the only level if no task has two rows."""
     return {"pooled": pooled_level(folded.total, settings)}
 
 
 def simple_levels(
     loss: LeastSquares, settings: Settings, start: Mapping[str, GraphFit] | None = None
 ) -> dict[str, GraphFit]:
-    """Pooled, hub, own intercepts, correlated deviations and independent models; without a hub, the last alone.
+    """The levels without edges: pooled, hub, own intercepts, correlated deviations, and independent models.
 
-    `start` are levels learned on most of the rows of very many tasks. Their strengths are kept.
+    Without a hub in the settings, only independent models. `start` are levels of very many tasks that were learned on
+    most of the rows; their strengths are kept.
     """
     levels = (
         [pooled_level(loss, settings), hub_level(loss, settings, start["hub"] if start else None)]
@@ -161,7 +163,7 @@ def simple_levels(
 
 
 def _with_equal_constants(fit: GraphFit, settings: Settings) -> GraphFit:
-    """The fit with equal coefficients of every column that is constant within tasks, where they differ by rounding."""
+    """The fit with exactly equal coefficients in all tasks for columns that are constant within tasks."""
     if not len(settings.constant) or not settings.constant.any():
         return fit
     models = fit.coefficients.copy()
@@ -170,7 +172,7 @@ def _with_equal_constants(fit: GraphFit, settings: Settings) -> GraphFit:
 
 
 def pooled_level(loss: LeastSquares, settings: Settings) -> GraphFit:
-    """One model for all tasks: an infinitely strong hub."""
+    """One model for all tasks, which is a hub of infinite strength."""
     gram, moment = loss.pooled()
     model = np.linalg.lstsq(gram + np.diag(np.where(settings.slopes, settings.ridge, 0.0)), moment, rcond=None)[0]
     coefficients = np.tile(model, (loss.n_tasks, 1))
@@ -180,7 +182,8 @@ def pooled_level(loss: LeastSquares, settings: Settings) -> GraphFit:
 def independent_level(loss: LeastSquares, settings: Settings) -> GraphFit:
     """Separate models; a task without rows predicts the mean of all rows.
 
-    Columns that are constant within every task are left out: a single task cannot tell them from its intercept.
+    Columns that are constant within every task are left out: in a single task, they cannot be distinguished from the
+    intercept.
     """
     if len(settings.constant) and settings.constant.any():
         columns = np.flatnonzero(~settings.constant)
@@ -189,7 +192,7 @@ def independent_level(loss: LeastSquares, settings: Settings) -> GraphFit:
     coefficients, ridge = separate_models(loss, settings)
     empty = loss.count <= 0
     if empty.any():
-        # Zero would be the mean of all rows, held-out ones included.
+        # Targets are centred on the mean of all rows, so an intercept of zero would use held-out rows.
         mean = loss.pooled()[1] / max(float(loss.count.sum()), 1.0)
         coefficients[empty] = np.where(settings.slopes, 0.0, mean)
     fit = _without_edges("independent", loss, settings, np.zeros(loss.n_features), coefficients)
@@ -209,11 +212,11 @@ def separate_models(loss: LeastSquares, settings: Settings) -> tuple[np.ndarray,
 
 
 def _learned_ridges(loss: LeastSquares, settings: Settings) -> np.ndarray:
-    """Ridges of all tasks, shape (n, p); of very many tasks the typical ones of a sample, shape (p,)."""
+    """Ridges of all tasks, shape (n, p); with very many tasks the median ridges of a sample, shape (p,)."""
     if not settings.sizes.is_large(loss.n_tasks, loss.n_features):
         return separate_ridges(loss, settings.slopes)
     chosen = sample_of_tasks(loss, settings.sizes.hub_sample)
-    # A loss on a device returns its sample to the host.
+    # A loss on a GPU returns its sample as a loss on the CPU.
     sample = loss.of_tasks(np.arange(loss.n_tasks) if chosen is None else chosen)
     return np.median(separate_ridges(sample, settings.slopes), axis=0)
 
@@ -250,7 +253,7 @@ def described_level(loss: LeastSquares, settings: Settings, known: KnownTasks, h
 
 
 def _ridged(fit: GraphFit, loss: LeastSquares, settings: Settings) -> GraphFit:
-    """The models with the ridge of the settings; the strengths were learned without it."""
+    """The fit with models that use the ridge of the settings; strengths are learned without it."""
     return refit(fit, loss, settings) if settings.ridge > NEGLIGIBLE_RIDGE else fit
 
 
@@ -262,9 +265,10 @@ def correlated_level(loss: LeastSquares, settings: Settings, hub: np.ndarray) ->
 
 
 def intercept_level(loss: LeastSquares, settings: Settings, hub: np.ndarray, start: GraphFit | None = None) -> GraphFit:
-    """Slopes shrunk to common slopes, and an intercept of every task that is not shrunk.
+    """Slopes shrunk towards common slopes, and a separate intercept for every task that is not shrunk.
 
-    `hub` are strengths at which the search begins. `start` is the level learned on most of the rows.
+    `hub` are strengths at which the search starts. `start` is the level learned on most of the rows, if any; its
+    strengths are kept.
     """
     strength = learn_hub_of_slopes(loss, settings.varying, hub, settings.sizes) if start is None else start.hub
     found = hub_evidence(loss, strength)
@@ -273,7 +277,7 @@ def intercept_level(loss: LeastSquares, settings: Settings, hub: np.ndarray, sta
 
 
 def reweighted_hub(loss: LeastSquares, settings: Settings, hub: GraphFit | None) -> GraphFit:
-    """The hub with every row weighted by the precision of its task; `hub` itself where the noise does not differ.
+    """The hub with every row weighted by the precision of its task; `hub` itself if the noise does not differ.
 
     The precisions come from the residuals of `hub`.
     """
@@ -288,7 +292,7 @@ def reweighted_hub(loss: LeastSquares, settings: Settings, hub: GraphFit | None)
 def _reweighted_variants(
     loss: LeastSquares, settings: Settings, simple: Mapping[str, GraphFit], hub: GraphFit
 ) -> dict[str, GraphFit]:
-    """The variants of the hub on rows weighted as for `hub`; those of `simple` where all rows have equal weight."""
+    """The variants of the hub on rows weighted as for `hub`; those of `simple` if all rows have equal weight."""
     found = {name: level for name, level in simple.items() if name in _VARIANTS}
     if hub.precisions is None:
         return found
@@ -315,13 +319,13 @@ def _without_edges(
 
 
 def candidate_models(loss: LeastSquares, settings: Settings, fit: GraphFit | None = None) -> np.ndarray:
-    """Coefficients times a root of the pooled covariance: their distances are distances between predictions."""
+    """Models times a root of the pooled covariance, shape (n, p); their distances are distances of predictions."""
     if fit is None:
         fit = hub_level(loss, settings) if settings.hub else independent_level(loss, settings)
     return fit.coefficients @ covariance_root(loss)
 
 
 def covariance_root(loss: LeastSquares) -> np.ndarray:
-    """A root of the pooled covariance, leading directions first."""
+    """A root of the pooled covariance of the columns, shape (p, p), leading directions first."""
     values, vectors = np.linalg.eigh(loss.pooled()[0] / max(loss.count.sum(), 1.0))
     return (vectors * np.sqrt(np.maximum(values, 0.0)))[:, ::-1]

@@ -1,8 +1,8 @@
-"""Levels with straight lines and with curves, and a cheap test of whether a curve would lower the held-out error.
+"""Learn levels with straight lines and levels with curves, and test whether a curve would lower the held-out error.
 
 Levels with curves have the usual names. Those with straight lines use the columns of the features only and are called
-``"pooled, straight"``, ``"hub, straight"``, …. Graphs are learned once, on the columns for which the hub has the better
-evidence. Both kinds are learned from the same sums.
+``"pooled, straight"``, ``"hub, straight"``, …. Both are learned from the same sums. Graphs are learned once, with lines
+or curves, whichever gives the hub the higher evidence.
 
 A fit with straight lines tests for every feature whether a curve would lower the held-out error. The strengths of the
 hub are kept, and one feature at a time gets the columns of its curve: the same curve for all tasks, or a curve per task
@@ -69,7 +69,7 @@ def learn_lines_and_curves(
 
 
 def _with_ending(start: Mapping[str, GraphFit] | None, end: str) -> dict[str, GraphFit] | None:
-    """The levels of `start` with straight lines, or with curves, under their usual names."""
+    """The levels of `start` with straight lines (`end` is not empty) or with curves, under their usual names."""
     if start is None:
         return None
     own = [fit.on_its_columns() for fit in start.values() if (fit.columns is None) == (not end)]
@@ -81,7 +81,7 @@ def _better_evidence(
     first: Mapping[str, Mapping[str, GraphFit] | None],
     n_tasks: int,
 ) -> str:
-    """The ending of the kind whose hub has the better evidence; that of curves without a hub."""
+    """The name ending of lines or of curves, whichever gives the hub the higher evidence; curves without a hub."""
     values = {}
     for end, (folded, settings, journal) in ways.items():
         if n_tasks == 1 or not settings.hub:
@@ -93,9 +93,9 @@ def _better_evidence(
     return min(values, key=values.__getitem__)
 
 
-# Strength, in rows per task, of shrinkage to a curve that all tasks share, and the least strength.
+# Strength at which all tasks have the same curve, and the least strength, in multiples of the mean rows of a task.
 _COMMON, _LOWEST = 1e5, 1e-6
-# Largest number of products for the sums: about a tenth of a second.
+# Largest number of multiplications for the sums: about a tenth of a second.
 _MOST_WORK = 10**8
 # Smaller gains are not reported.
 _LEAST_GAIN = 0.01

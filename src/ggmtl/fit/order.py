@@ -21,9 +21,9 @@ from ggmtl.statistics.least_squares import LeastSquares, sum_over_tasks
 
 # Digits that are compared. Sums of the same rows in another order agree to more digits.
 _DIGITS = 9
-# Columns whose size is a smaller share of the largest hold rounding errors only.
+# Columns whose norm is below this share of the largest contain rounding errors only.
 _VANISHED = 1e-20
-# Fractional parts of multiples of the golden ratio are weights of columns, so that equal sums by chance are unlikely.
+# Columns are weighted by fractional parts of multiples of the golden ratio, so that equal sums by chance are unlikely.
 _GOLDEN = 0.6180339887498949
 
 
@@ -110,7 +110,7 @@ class Order:
         )
 
     def _edges_back(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Edges between the same tasks in the user's order, sorted, and where each of them was."""
+        """Edges between the same tasks in the user's order, sorted, and the position of each of them in `edges`."""
         there = np.sort(self.tasks[edges], axis=1)
         order = np.lexsort((there[:, 1], there[:, 0]))
         return there[order], order
@@ -134,7 +134,7 @@ class Order:
 def _order_of_columns(moment: np.ndarray, diagonal: np.ndarray, square: np.ndarray, settings: Settings) -> np.ndarray:
     """Columns by their correlation with the target, the largest first, then by how it differs between tasks."""
     size = np.sqrt(sum_over_tasks(diagonal))
-    # A constant column is scaled until nothing is left but rounding, which tells nothing.
+    # A constant column contains only rounding errors after centring. It gets no correlation.
     size = np.where(size > _VANISHED * size.max(), size, np.inf)
     unit = np.sqrt(sum_over_tasks(square[:, None]))[0] or 1.0
     correlation = sum_over_tasks(moment) / size / unit

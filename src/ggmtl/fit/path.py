@@ -1,7 +1,8 @@
-"""Fit the family: every level on all rows, its held-out error, and their average or the choice among them.
+"""Run a fit: learn every level on all rows, measure its held-out error, and average the levels or choose one.
 
-Every level is learned again without each fold and scored on it. The errors so include the search for candidates,
-strengths and edges. Whether tasks differ in their noise is suggested by their residuals and decided by held-out rows.
+Every level is learned again without each fold and scored on it. So the errors include the search for candidates,
+strengths and edges. Tasks get separate noise variances if their residuals differ in variance and the held-out error
+does not rise.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def decide_noise(folded: FoldedLoss, settings: Settings, journal: Journal) -> Se
 
 
 def _noise_differs(folded: FoldedLoss, settings: Settings, journal: Journal) -> bool:
-    """Whether tasks differ in noise, and a variance for each does not raise the held-out error of the shared model."""
+    """Whether tasks differ in noise, and separate variances do not raise the held-out error of the shared model."""
     total = folded.total
     # The journal keeps these levels under the names where learn_levels looks for them.
     simple = journal.inside("levels").once("simple", lambda: simple_levels(total, settings))
@@ -68,9 +69,9 @@ def _noise_differs(folded: FoldedLoss, settings: Settings, journal: Journal) -> 
 
 
 def _hub_errors(folded: FoldedLoss, k: int, settings: Settings, journal: Journal) -> np.ndarray:
-    """Squared errors on fold `k` of the shared model learned without it, shape (2, n).
+    """Squared errors on fold `k` of two shared models learned without it, shape (2, n).
 
-    First with one noise variance, then with one per task.
+    The first has one noise variance, the second one per task.
     """
     rest = folded.training(k)
     simple = journal.once("simple", lambda: simple_levels(rest, settings))

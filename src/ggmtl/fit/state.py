@@ -54,7 +54,7 @@ class FittedState:
     attached : tuple of (label, covariance)
         Tasks that were added with the others held fixed. They do not change σ², the shared model or each other.
     given : dict
-        Uncertainties that a file brought, for a state without statistics.
+        Uncertainties that were read from a model file, for a state without statistics.
     curve_gain : CurveGain, optional
         Reduction of the held-out error by a curve, for a fit with straight lines; None if it is not beyond chance.
     outcome : OutcomeFamily, optional
@@ -102,7 +102,7 @@ class FittedState:
         return sum_over_tasks(self.coefficients[self.fitted_tasks]) / len(self.fitted_tasks)
 
     def once(self, name: str, compute: Callable[[], T]) -> T:
-        """A value that follows from this state, computed at the first call unless a file brought it."""
+        """A value that follows from this state, computed at the first call unless the model file contained it."""
         if name in self.given:
             return self.given[name]
         if name not in self._kept:
@@ -159,7 +159,7 @@ class FittedState:
 
 
 def outcome_of(state: FittedState) -> OutcomeFamily:
-    """The part of a state that losses other than the squared have."""
+    """The part of a state for classes or counts; an error if the state has squared loss."""
     if state.outcome is None:
         raise ValueError("The state was learned under the squared loss.")
     return state.outcome

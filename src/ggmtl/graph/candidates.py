@@ -1,7 +1,7 @@
-"""Which edges may exist: near neighbours among models, all pairs, given pairs, or near places.
+"""Candidate edges: nearest neighbours among models, all pairs, given pairs, or nearby places.
 
-Candidates taken from models must be *cross-fitted*: edges proposed from all training rows depend on the held-out rows
-and make the outer criterion too optimistic. Each fold therefore proposes its own.
+Candidates that depend on models must be *cross-fitted*. If they were proposed from all training rows, they would depend
+on held-out rows, and the outer criterion would be too optimistic. So each fold proposes its own candidates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from ggmtl.runtime.machine import number_of_threads
 from ggmtl.runtime.sizes import SIZES, Sizes
 
 DEFAULT_NEIGHBOURS = 10
-# With many tasks, neighbours of neighbours are searched, starting from a k-d tree in the leading directions.
+# With many tasks, neighbours of neighbours are searched, starting from a k-d tree in the leading principal directions:
+# their number, and the number of sweeps after that start.
 _TREE_DIRECTIONS, _FIRST_SWEEPS = 5, 3
 
 # ``search(points, k, near)``: as :func:`near_pairs`.
@@ -38,7 +39,7 @@ class CandidateEdges:
     fixed: np.ndarray
 
     def mask_of(self, other: CandidateEdges) -> np.ndarray:
-        """Which of my edges are among the other's."""
+        """Mask of the edges of this set that are also in the other, shape (m,)."""
         if not len(other.edges):
             return np.zeros(len(self.edges), dtype=bool)
         size = int(max(self.edges.max(initial=0), other.edges.max(initial=0))) + 1
@@ -61,10 +62,10 @@ class Candidates:
         near: np.ndarray | None = None,
         search: Search | None = None,
     ) -> CandidateEdges:
-        """Candidate edges for tasks whose models are the rows of `models`.
+        """Candidate edges for tasks whose models are the rows of `models`, shape (n, p).
 
-        Distances between rows should be those that matter: the regressor passes coefficients rotated by the
-        pooled covariance of the features, so that a distance is one between predictions. With very many tasks, only
+        Distances between rows should be meaningful. The regressor multiplies the models by a root of the pooled
+        covariance of the features, so that they are distances between predictions. With very many tasks, only
         neighbours of neighbours in `near`, the previous edges, are searched. `search` replaces :func:`near_pairs`.
         """
         n = len(task_names)
@@ -92,7 +93,7 @@ class KNN(Candidates):
     Parameters
     ----------
     k : int, optional
-        Neighbours of each task; by default 10, or all tasks where there are at most 60.
+        Number of neighbours of each task; by default 10, or all other tasks if there are at most 60 tasks.
     must_link, forbid : sequences of pairs of task labels
         Edges that must, or must not, be in the graph.
 
@@ -219,7 +220,10 @@ def as_candidates(value: Any) -> Candidates:
 def cross_fit(
     rule: Candidates, models: Sequence[np.ndarray], task_names: np.ndarray
 ) -> tuple[CandidateEdges, list[np.ndarray | None]]:
-    """The union of what every fold's models propose, and per fold the mask of its own proposals."""
+    """The union of the candidates of all folds, and for each fold the mask of its own candidates.
+
+    A mask is None if the candidates do not depend on the models.
+    """
     if not rule.uses_models:
         return rule.propose(models[0], task_names), [None] * len(models)
     own = [rule.propose(model, task_names) for model in models]
@@ -232,7 +236,7 @@ def cross_fit(
 
 @singledispatch
 def search_for(loss: Any) -> Search:
-    """The search of neighbours for a loss: in NumPy, unless the type of the loss has registered another."""
+    """The search for nearest neighbours for a loss: on the CPU, unless the type of the loss has registered another."""
     return near_pairs
 
 
@@ -259,9 +263,10 @@ def near_pairs(points: np.ndarray, k: int, near: np.ndarray | None = None) -> np
 
 
 def nearest(points: np.ndarray, k: int, near: np.ndarray | None = None, sizes: Sizes = SIZES) -> np.ndarray:
-    """The `k` nearest of every point, shape (n, k); a point itself where no other was found.
+    """The `k` nearest neighbours of every point, shape (n, k); missing ones are replaced by the point itself.
 
-    Exact up to ``sizes.exact_neighbours`` points. Beyond, among the neighbours of neighbours in the edges `near`.
+    Exact up to ``sizes.exact_neighbours`` points. With more points, only neighbours of neighbours in the edges `near`
+    are searched.
     """
     if len(points) <= sizes.exact_neighbours:
         return NearestNeighbors(n_neighbors=k).fit(points).kneighbors(return_distance=False)
@@ -269,7 +274,10 @@ def nearest(points: np.ndarray, k: int, near: np.ndarray | None = None, sizes: S
 
 
 def _approximate_neighbours(points: np.ndarray, k: int, near: np.ndarray | None) -> np.ndarray:
-    """Neighbours of neighbours, nearer in every sweep; the first come from a k-d tree in the leading directions."""
+    """Approximate neighbours, shape (n, k), by repeated search among neighbours of neighbours.
+
+    Without `near`, the search starts from a k-d tree in the leading principal directions.
+    """
     n, sweeps, found = len(points), 1, np.empty((len(points), k), dtype=np.int64)
     if near is None or not len(near):
         centred = points - points.mean(axis=0)
@@ -301,7 +309,7 @@ def _positions(pairs: Any, task_names: np.ndarray, parameter: str) -> np.ndarray
 
 
 def _unique(pairs: np.ndarray, n: int) -> np.ndarray:
-    """Every pair once, the smaller position first, in order."""
+    """The distinct pairs, each with the smaller position first, sorted."""
     pairs = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
     a, b = pairs.T
     if (a < b).all() and (np.diff(a * n + b) > 0).all():

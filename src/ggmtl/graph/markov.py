@@ -1,6 +1,6 @@
-"""Markov clustering of the task graph (van Dongen, 2000): groups of tasks that a random walk seldom leaves.
+"""Markov clustering of the task graph (van Dongen, 2000): groups of tasks that a random walk rarely leaves.
 
-With M the column-stochastic matrix of the walk, repeat until nothing changes
+With M the column-stochastic matrix of the walk, repeat until convergence
 
     expansion  M ← Mᵃ                            (flow spreads; a = 2)
     inflation  M_ij ← M_ij^r / Σ_k M_kj^r        (strong flow grows, weak flow dies; r = 2)
@@ -21,7 +21,7 @@ from sklearn.exceptions import ConvergenceWarning
 from ggmtl.errors import ParameterError, warn_user
 from ggmtl.graph.task_graph import TaskGraph
 
-# Products formed at once: bounds the memory of the expansion where hubs make it dense.
+# Number of products computed at a time. It bounds memory where tasks with many edges make the expansion dense.
 _BLOCK_PRODUCTS = 20_000_000
 # The mantissa is rounded to 36 bits. Sums in another order differ in the last bits, and inflation doubles the
 # difference in every step; rounding removes it, so the clusters do not depend on the order of the tasks.
@@ -38,10 +38,10 @@ def markov_clusters(
     max_entries: int = 100,
     tol: float = 1e-6,
 ) -> np.ndarray:
-    """Cluster number of each task: fixed point of M ← inflate(Mᵃ), M the random walk on the graph.
+    """Cluster number of each task, from the fixed point of M ← inflate(Mᵃ), M the random walk on the graph.
 
-    The walk has a loop at every task, as heavy as its heaviest edge. Parts of the flow that exchange nothing
-    any more converge, and stop, on their own: a component's clusters do not depend on the other components.
+    The walk has a loop at every task, with the weight of its heaviest edge. Each connected part of the flow is iterated
+    until it converges, so the clusters of a component do not depend on the other components.
 
     Parameters
     ----------
@@ -63,9 +63,9 @@ def markov_clusters(
     Returns
     -------
     array of shape (n,)
-        0 is the largest cluster; of two equal ones, that with the smaller first member comes first. A task
-        that flows in equal parts to two groups joins them. Symmetry is never broken: inside a very long line
-        or ring of equal weights no task differs from the next, and each stays alone.
+        0 is the largest cluster; of two clusters of equal size, the one with the smaller first member comes first. A
+        task whose flow is divided equally between two groups joins them into one. Symmetry is never broken: inside a
+        very long line or ring of equal weights all tasks are equivalent, and each is a cluster of its own.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def markov_clusters(
     if graph.n_tasks == 0:
         return np.empty(0, dtype=np.int64)
     limit = _limit(_walk(graph), inflation, expansion, max_iter, prune, max_entries, tol)
-    # The entries of a column of the limit are equal; half the largest works for a flow that was cut short, too.
+    # At convergence, the entries of a column are equal. The threshold of one half also works without convergence.
     strong = limit.data >= 0.5 * np.repeat(_column_max(limit), np.diff(limit.indptr))
     return by_size(connected_components(_select(limit, strong), directed=False)[1])
 
@@ -106,9 +106,9 @@ def _check(inflation, expansion, max_iter, prune, max_entries, tol) -> None:
 
 
 def _walk(graph: TaskGraph) -> sparse.csc_array:
-    """Column-stochastic matrix of the walk; loops as heavy as the heaviest edge, 1 where there is none."""
+    """Column-stochastic matrix of the walk, with a loop of weight one at tasks without edges."""
     positive = graph.threshold(0.0)
-    # Only ratios matter; division by the heaviest edge keeps tiny weights from vanishing in the products.
+    # Only ratios matter. Division by the heaviest edge prevents underflow of products of tiny weights.
     weights = positive.weights / positive.weights.max(initial=np.finfo(float).tiny)
     heaviest = np.zeros(graph.n_tasks)
     np.maximum.at(heaviest, positive.edges.ravel(), np.repeat(weights, 2))
@@ -134,7 +134,7 @@ def _limit(matrix, inflation, expansion, max_iter, prune, max_entries, tol) -> s
             break
     else:
         warn_user(
-            f"Markov clustering did not converge in {max_iter} rounds ({len(active)} of {n} tasks move): "
+            f"Markov clustering did not converge in {max_iter} rounds ({len(active)} of {n} tasks still change): "
             "the clusters are those of the last round. Raise max_iter, or inflation.",
             ConvergenceWarning,
         )
@@ -144,7 +144,7 @@ def _limit(matrix, inflation, expansion, max_iter, prune, max_entries, tol) -> s
 
 
 def _moving(old, new, tol) -> np.ndarray:
-    """Mark the tasks whose part of the flow has not converged; a part converges as a whole."""
+    """Mask of the tasks whose connected part of the flow has not converged, shape (n,)."""
     change = abs(new - old).max(axis=0).toarray().ravel()
     n_parts, part = connected_components(new, directed=False)
     largest = np.zeros(n_parts)
@@ -153,7 +153,7 @@ def _moving(old, new, tol) -> np.ndarray:
 
 
 def _triplets(matrix, rows, columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Entries of a submatrix with the positions that they have in the whole."""
+    """Entries of a submatrix, with their rows and columns in the whole matrix."""
     entries = sparse.coo_array(matrix)
     return entries.data, rows[entries.row], columns[entries.col]
 
@@ -180,7 +180,7 @@ def _blocks(matrix) -> Iterator[slice]:
 
 
 def _prune(matrix, prune, max_entries) -> sparse.csc_array:
-    """Drop small entries of every column, then all but the largest; columns sum to one again."""
+    """Drop small entries of every column, keep at most the `max_entries` largest, and normalise the columns."""
     bound = prune * _column_max(matrix)
     matrix = _select(matrix, matrix.data >= _TIE * np.repeat(bound, np.diff(matrix.indptr)))
     if np.diff(matrix.indptr).max() > max_entries:
@@ -189,10 +189,10 @@ def _prune(matrix, prune, max_entries) -> sparse.csc_array:
 
 
 def _among_largest(matrix, max_entries) -> np.ndarray:
-    """Mark the `max_entries` largest entries of every column.
+    """Mask of the `max_entries` largest entries of every column.
 
-    Equal entries are all kept or all dropped, so that the choice does not depend on the order of the tasks: where
-    they straddle the bound they go, unless nothing in the column is larger.
+    Equal entries are all kept or all dropped, so that the choice does not depend on the order of the tasks. If they
+    are on both sides of the limit, they are dropped, unless they are the largest of the column.
     """
     entries = np.diff(matrix.indptr)
     column = np.repeat(np.arange(len(entries)), entries)
@@ -204,7 +204,7 @@ def _among_largest(matrix, max_entries) -> np.ndarray:
 
 
 def _normalize(matrix, power) -> sparse.csc_array:
-    """Columns of M_ij^power, divided by their sums; the bits that depend on the order are rounded away."""
+    """M_ij^power with columns normalised to sum one, rounded so that the order of the tasks does not matter."""
     entries = np.diff(matrix.indptr)
     # Division by the largest entry first: powers of small entries would underflow.
     data = (matrix.data / np.repeat(_column_max(matrix), entries)) ** power
@@ -220,6 +220,6 @@ def _column_max(matrix) -> np.ndarray:
 
 
 def _select(matrix, keep) -> sparse.csc_array:
-    """The matrix with the marked entries only."""
+    """The sparse matrix with only the entries that are marked by `keep`."""
     before = np.concatenate([[0], np.cumsum(keep)])
     return sparse.csc_array((matrix.data[keep], matrix.indices[keep], before[matrix.indptr]), shape=matrix.shape)

@@ -1,7 +1,7 @@
-"""The learned relations: a weighted, undirected graph over named tasks, the name of its shape, and files of it.
+"""The learned relations: a weighted, undirected graph over named tasks, the name of its shape, and its export to files.
 
-Files are GraphML, Cytoscape's and spreadsheets'. Task names may be any text; every format gets
-them in a form that cannot be taken for markup or a formula. Files appear whole or not at all.
+Formats are GraphML, Cytoscape and CSV. Task names may be any text. They are escaped in every format, so that they are
+never read as markup or as a formula. Files are written completely or not at all.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class TaskGraph:
 
     @classmethod
     def from_adjacency(cls, adjacency: Any, task_names: Sequence[Any] | np.ndarray | None = None) -> TaskGraph:
-        """Read a symmetric matrix of weights; its diagonal is ignored and zeros are no edges."""
+        """The graph of a symmetric matrix of weights; the diagonal is ignored, and zeros are no edges."""
         matrix: Any = sparse.coo_array(adjacency)
         if matrix.shape[0] != matrix.shape[1]:
             raise InputError(f"An adjacency matrix must be square. Got shape {matrix.shape} instead.")
@@ -125,7 +125,7 @@ class TaskGraph:
 
     def degrees(self) -> np.ndarray:
         """Sum of the weights at each task, shape (n,)."""
-        # Without any edge bincount would return whole numbers.
+        # Without edges, bincount would return integers.
         return np.bincount(self.edges.ravel(), np.repeat(self.weights, 2), self.n_tasks).astype(np.float64)
 
     def components(self) -> np.ndarray:
