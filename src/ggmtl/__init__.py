@@ -40,7 +40,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for when it is asked for: the command line need not wait for all of it."""
+    """Import a public name at its first use, so that the command line starts quickly."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,4 +1,4 @@
-"""The methods to compare with; all have the same ``fit`` and ``predict``.
+"""Baseline methods for comparison; all have the same ``fit`` and ``predict``.
 
 In: rows, as in ``GGMTLRegressor``. Out: ``coef_``, ``intercept_`` and ``graph_`` (empty where a method has none).
 

@@ -11,7 +11,7 @@ labels and the fold of every row. All checks of users' input are here.
 ``folds``            ``validation=`` → the fold of every row, whatever the order of rows or the names of tasks
 ``curves``           features → columns of cubic splines, added to their straight lines
 ``task_features``    descriptors of the tasks: one row per task
-``task_terms``       the columns z of that table in which the common model w_0 + B z_i is linear
+``task_terms``       the columns z of that table in which the shared model w_0 + B z_i is linear
 ``task_data``        the record of rows, and the form in which they were given
 ===================  =======================================================================
 """

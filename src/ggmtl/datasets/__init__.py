@@ -2,7 +2,8 @@
 
 In: sizes and a seed, or files (downloaded once and checked by their hash). Out: :class:`~ggmtl.data.TaskData`.
 
-``generators``, ``studies`` (people and things), ``temperature``, ``splits``; ``_files`` finds and checks files.
+``generators``: simulated data; ``studies``: schools, patients, stores and other studies; ``temperature``: weather
+stations; ``splits``: the paper's split of rows; ``_files`` downloads and checks files.
 """
 
 from ggmtl.datasets.generators import make_clusters, make_line, make_star, make_tree

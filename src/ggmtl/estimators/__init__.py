@@ -1,6 +1,6 @@
 """The scikit-learn estimators: parameters, fitted attributes, the model file.
 
-In: what users pass to ``fit`` and ``predict``. Out: fitted attributes in the user's units. No algebra.
+In: what users pass to ``fit`` and ``predict``. Out: fitted attributes in the user's units. This room has no algebra.
 
 ====================  ===================================================================
 ``regressor``         ``GGMTLRegressor``, ``GGMTLRegressor.paper`` and ``load_model``

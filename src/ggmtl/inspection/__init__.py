@@ -3,10 +3,11 @@
 In: a fitted model or its state. Out: frozen records with ``describe()`` and tables. The model is not changed.
 
 ===============  =====================================================================
-``explain``      ``explain_edge``: what an edge does; ``shared_features``: which coefficients two tasks share
+``explain``      ``explain_edge``: held-out error with and without an edge; ``shared_features``: which coefficients
+                 two tasks share
 ``stability``    ``edge_stability``: how often edges are found again in resampled rows (``resampling``)
-``transfer``     ``transfer_report``: which tasks gain or lose by sharing
-``levels``       the levels of a fit in order, their names, and what one gains over another
+``transfer``     ``transfer_report``: held-out errors of the tasks with and without sharing
+``levels``       the levels of a fit in order, their names, and differences of their held-out errors
 ``differences``  outlying tasks, and how much of the differences between tasks their descriptors explain
 ``metrics``      scores of a graph against a true one, errors by task
 ``summary``      the model as plain data, and the words of the verdict

@@ -3,7 +3,7 @@
 In: bytes, sizes, functions, plain arrays. Out: the same.
 
 ============  ===========================================================================
-``sizes``     every number that decides which way is taken, with its measurement
+``sizes``     problem sizes at which the algorithms change, each with the measurement behind it
 ``machine``   threads and memory
 ``files``     files that are written whole or not at all; plain data and arrays in one file
 ``journal``   the checkpoint and the log of a fit
