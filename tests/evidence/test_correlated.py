@@ -32,7 +32,7 @@ def test_models_are_posterior_means_under_the_covariance_of_their_strengths():
 
 
 @pytest.mark.parametrize("correlation", [-0.95, 0.9])
-def test_correlated_deviations_are_told_better_than_by_the_hub(correlation):
+def test_correlated_deviations_are_estimated_better_than_by_the_hub(correlation):
     gained = []
     for seed in range(8):
         loss, models, *_ = sums(seed, correlation, rows=3)

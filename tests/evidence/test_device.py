@@ -172,7 +172,7 @@ def test_under_a_strong_hub_the_prior_is_that_of_the_cpu_to_first_order(place):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_models_beside_given_edges_are_those_of_the_direct_solver(place, dtype):
+def test_models_for_given_edges_are_those_of_the_direct_solver(place, dtype):
     (here,), _, places = smooth_problem()
     state = neighbour_state(places, 5)
     system = EvidenceModel(here, state.edges, np.ones(5), state.hub).system(state.edge_values)

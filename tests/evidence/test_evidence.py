@@ -417,6 +417,6 @@ def test_strengths_by_feature_differ_where_the_data_distinguish_them():
 def test_the_hyper_prior_leaves_the_intercept_alone():
     loss = _mixed_tasks(np.array([0.3, 0.3, 0.3, 3.0]))
     slopes = np.array([True, True, True, False])
-    learned = learn_hub(loss, np.arange(4), shrinkage=1e6, pulled=slopes)
+    learned = learn_hub(loss, np.arange(4), shrinkage=1e6, under_prior=slopes)
     assert np.ptp(np.log(learned.hub[:3])) < 1e-2
     assert abs(np.log(learned.hub[3] / learned.hub[0])) > 2.0

@@ -39,7 +39,7 @@ def star(seed: int, n_tasks: int = 9, width: int = 16) -> np.ndarray:
     return models
 
 
-def beside_hub(loss: LeastSquares) -> HubPosterior:
+def posterior_under_hub(loss: LeastSquares) -> HubPosterior:
     found = learn_hub(loss)
     return hub_posterior(loss, found.hub, found.evidence)
 
@@ -103,7 +103,7 @@ def small_posterior() -> HubPosterior:
     random = np.random.default_rng(3)
     models = random.normal(1.0, 1.0, (3, 3))
     models[0, :2] = models[1, :2]
-    return beside_hub(losses(models, 25, seed=1))
+    return posterior_under_hub(losses(models, 25, seed=1))
 
 
 def test_particles_agree_with_the_sum_over_all_origins():
@@ -136,7 +136,7 @@ def test_a_source_that_says_nothing_leaves_the_evidence_as_it_was():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_centre_of_a_star_is_found_by_what_it_shares(seed):
-    found = shared_coefficients(beside_hub(losses(star(seed), 300, seed)))
+    found = shared_coefficients(posterior_under_hub(losses(star(seed), 300, seed)))
     assert found.score > 0
     centre = found.edges[:, 0] == 0
     assert centre.sum() == 8
@@ -148,7 +148,9 @@ def test_the_centre_of_a_star_is_found_by_what_it_shares(seed):
 
 def test_independent_tasks_share_nothing():
     found = [
-        shared_coefficients(beside_hub(losses(np.random.default_rng(seed).normal(1.0, 1.0, (9, 16)), 150, seed)))
+        shared_coefficients(
+            posterior_under_hub(losses(np.random.default_rng(seed).normal(1.0, 1.0, (9, 16)), 150, seed))
+        )
         for seed in range(5)
     ]
     assert sum(len(shared.edges) > 0 for shared in found) <= 1
@@ -158,18 +160,18 @@ def test_coefficients_that_are_zero_are_no_relation():
     for seed in range(3):
         random = np.random.default_rng(seed)
         models = random.standard_normal((9, 16)) * (random.uniform(size=(9, 16)) < 0.3)
-        assert not len(shared_coefficients(beside_hub(losses(models, 150, seed))).edges)
+        assert not len(shared_coefficients(posterior_under_hub(losses(models, 150, seed))).edges)
 
 
 def test_only_allowed_pairs_share():
     allowed = np.zeros((9, 9), dtype=bool)
     allowed[0, 1:5] = allowed[1:5, 0] = True
-    found = shared_coefficients(beside_hub(losses(star(0), 600)), allowed)
+    found = shared_coefficients(posterior_under_hub(losses(star(0), 600)), allowed)
     assert {tuple(edge) for edge in found.edges.tolist()} <= {(0, j) for j in range(1, 5)}
 
 
 def test_nothing_is_sought_where_another_graph_promises_more():
-    posterior = beside_hub(losses(star(0), 300))
+    posterior = posterior_under_hub(losses(star(0), 300))
     assert shared_coefficients(posterior).score > 0
     assert shared_coefficients(posterior, rival=1e3).score == -np.inf
 
@@ -202,7 +204,7 @@ def test_l1_keeps_to_what_must_and_may_be_linked():
     assert (0, 1) not in reported(learn(loss, Complete(forbid=[(0, 1)])))
 
 
-def test_sharing_along_edges_is_told_per_coefficient():
+def test_sharing_along_edges_is_estimated_per_coefficient():
     loss, settings = losses(star(1), 300), settings_for(losses(star(1), 300))
     chances = probability_of_sharing(loss, settings, hub_level(loss, settings).hub, np.array([[0, 1], [2, 3]]))
     assert chances.shape == (2, 16)

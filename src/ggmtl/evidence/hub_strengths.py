@@ -60,7 +60,7 @@ def learn_hub(
     start: np.ndarray | None = None,
     ridge: float = RIDGE,
     shrinkage: float = 0.0,
-    pulled: np.ndarray | None = None,
+    under_prior: np.ndarray | None = None,
     held: np.ndarray | None = None,
     max_iter: int = 100,
     nats: float = 0.0,
@@ -80,7 +80,7 @@ def learn_hub(
     shrinkage : float
         Precision of a log-normal hyper-prior that shrinks the groups' strengths towards their geometric mean. Its
         penalty is ½ · shrinkage · Σ_g (ln h_g − mean)².
-    pulled : array of bool, shape (groups,), optional
+    under_prior : array of bool, shape (groups,), optional
         The groups to which the hyper-prior applies; all by default.
     held : array of bool, shape (p,), optional
         Coefficients whose strengths stay at the start. They must not share a group with other coefficients.
@@ -93,7 +93,7 @@ def learn_hub(
     # The search starts at the geometric mean of each group.
     first = np.exp(np.bincount(label, np.log(first)) / np.bincount(label))[label]
     begin = HubStrength(first, hub_evidence(loss, first, ridge), 0, False)
-    return _tuned(loss, label, begin, ridge, shrinkage, pulled, held, max_iter, nats)
+    return _tuned(loss, label, begin, ridge, shrinkage, under_prior, held, max_iter, nats)
 
 
 def _tuned(
@@ -102,7 +102,7 @@ def _tuned(
     start: HubStrength,
     ridge: float = RIDGE,
     shrinkage: float = 0.0,
-    pulled: np.ndarray | None = None,
+    under_prior: np.ndarray | None = None,
     held: np.ndarray | None = None,
     max_iter: int = 100,
     nats: float = 0.0,
@@ -113,7 +113,7 @@ def _tuned(
     """
     unit, size = _rows_of_a_task(loss), np.bincount(label)
     bounds = np.log(LOWEST * unit), np.log(_HIGHEST * unit)
-    pull = shrinkage * _centring(len(size), pulled)
+    prior_precision = shrinkage * _centring(len(size), under_prior)
     fixed = np.zeros(len(size), dtype=bool)
     if held is not None:
         fixed[label[held]] = True
@@ -121,9 +121,9 @@ def _tuned(
 
     def at(logs: np.ndarray, near: _Point) -> _Point:
         evidence = hub_evidence(loss.near(near.evidence.start), np.exp(logs)[label], ridge)
-        return _Point.of(evidence, logs, label, pull)
+        return _Point.of(evidence, logs, label, prior_precision)
 
-    point = _Point.of(start.evidence, np.bincount(label, np.log(start.hub)) / size, label, pull)
+    point = _Point.of(start.evidence, np.bincount(label, np.log(start.hub)) / size, label, prior_precision)
     steps, converged = 0, False
     while steps < max_iter and not converged:
         step = point.step(fixed, *bounds)
@@ -152,11 +152,13 @@ class _Point:
     curvature: np.ndarray
 
     @classmethod
-    def of(cls, evidence: HubEvidence, logs: np.ndarray, label: np.ndarray, pull: np.ndarray) -> _Point:
+    def of(cls, evidence: HubEvidence, logs: np.ndarray, label: np.ndarray, prior_precision: np.ndarray) -> _Point:
         hub = np.exp(logs)[label]
-        value = evidence.value + 0.5 * float(logs @ pull @ logs)
-        gradient = np.bincount(label, evidence.gradient * hub) + pull @ logs
-        return cls(logs, evidence, value, gradient, _curvature(evidence, hub, np.eye(len(logs))[label], pull))
+        value = evidence.value + 0.5 * float(logs @ prior_precision @ logs)
+        gradient = np.bincount(label, evidence.gradient * hub) + prior_precision @ logs
+        return cls(
+            logs, evidence, value, gradient, _curvature(evidence, hub, np.eye(len(logs))[label], prior_precision)
+        )
 
     def step(self, fixed: np.ndarray, low: float, high: float) -> np.ndarray:
         """Newton step of limited length; zero for `fixed` groups and for those held at a bound.
@@ -170,22 +172,22 @@ class _Point:
         return step * min(1.0, _WINDOW / max(float(np.abs(step).max()), 1e-300))
 
 
-def _curvature(evidence: HubEvidence, hub: np.ndarray, member: np.ndarray, pull: np.ndarray) -> np.ndarray:
+def _curvature(evidence: HubEvidence, hub: np.ndarray, member: np.ndarray, prior_precision: np.ndarray) -> np.ndarray:
     """Second derivatives with respect to ln h of every group, shape (groups, groups), made positive definite.
 
     These are the observed ones if they are convex, else the expected ones. `member`, shape (p, groups), is one where a
-    coefficient is in a group and zero elsewhere. `pull` is the part of the hyper-prior.
+    coefficient is in a group and zero elsewhere. `prior_precision` is the part of the hyper-prior.
     """
-    least = _LEAST_CURVATURE * np.eye(len(pull))
+    least = _LEAST_CURVATURE * np.eye(len(prior_precision))
     if evidence.observed is None or evidence.expected is None:
         # If the data determine γ_k of the n deviations of a coefficient, the curvature of f is about γ_k²/2n.
         n = len(evidence.coefficients)
-        return member.T @ np.diag(_determined(evidence, hub, n) ** 2 / (2.0 * n)) @ member + pull + least
-    observed = member.T @ evidence.observed @ member + pull
+        return member.T @ np.diag(_determined(evidence, hub, n) ** 2 / (2.0 * n)) @ member + prior_precision + least
+    observed = member.T @ evidence.observed @ member + prior_precision
     lowest = float(np.linalg.eigvalsh(observed)[0])
     # The threshold is not zero: strengths at their bounds have zero curvature up to rounding, of either sign.
     if lowest <= -0.5 * _LEAST_CURVATURE:
-        return member.T @ evidence.expected @ member + pull + least
+        return member.T @ evidence.expected @ member + prior_precision + least
     return observed if lowest >= _LEAST_CURVATURE else observed + least
 
 
@@ -202,9 +204,9 @@ def _line_search(
     return None
 
 
-def _centring(size: int, pulled: np.ndarray | None) -> np.ndarray:
+def _centring(size: int, under_prior: np.ndarray | None) -> np.ndarray:
     """Centring matrix I − 11ᵀ/m of the m groups under the hyper-prior, zero for the others, shape (groups, groups)."""
-    among = np.ones(size) if pulled is None else pulled.astype(float)
+    among = np.ones(size) if under_prior is None else under_prior.astype(float)
     return np.diag(among) - np.outer(among, among) / max(among.sum(), 1.0)
 
 
@@ -267,7 +269,7 @@ def learn_hub_of_slopes(
     if free is not None:
         start[-1] = free * _rows_of_a_task(loss)
     learn = partial(learn_hub, _sampled(loss, sizes.hub_sample), np.arange(len(hub)), start=start, nats=_NATS)
-    return learn(shrinkage=shrinkage, pulled=varying, held=~varying, max_iter=_MOST_STEPS).hub
+    return learn(shrinkage=shrinkage, under_prior=varying, held=~varying, max_iter=_MOST_STEPS).hub
 
 
 def _sampled(loss: LeastSquares, most: int) -> LeastSquares:
@@ -282,7 +284,7 @@ def _by_shrinkage(
     loss: LeastSquares, varying: np.ndarray, common: np.ndarray, start: HubStrength, shrinkages: tuple[float, ...]
 ) -> HubStrength:
     """One strength per coefficient, with that of the `shrinkages` s which has the highest evidence."""
-    search = partial(_tuned, loss, np.arange(len(varying)), pulled=varying, held=common, max_iter=_MOST_STEPS)
+    search = partial(_tuned, loss, np.arange(len(varying)), under_prior=varying, held=common, max_iter=_MOST_STEPS)
     if len(shrinkages) == 1:
         return replace(search(start, shrinkage=shrinkages[0], nats=_LITTLE), shrinkage=shrinkages[0])
     lowest, best, chosen, here = np.inf, start, shrinkages[0], start

@@ -46,15 +46,15 @@ def own_scale_models(
     strength, scale = hub.copy(), np.ones(n)
     models = np.zeros((n, p))
     for _ in range(_SCALE_ROUNDS):
-        pull = strength / scale[:, None]
-        inverse = np.linalg.inv(loss.gram + pull[:, :, None] * np.eye(p))
-        kept = np.eye(p) - inverse * pull[:, None, :]
-        information = np.einsum("nk,nkl->kl", pull, kept)
+        precision = strength / scale[:, None]
+        inverse = np.linalg.inv(loss.gram + precision[:, :, None] * np.eye(p))
+        kept = np.eye(p) - inverse * precision[:, None, :]
+        information = np.einsum("nk,nkl->kl", precision, kept)
         spread = np.linalg.pinv(0.5 * (information + information.T), hermitian=True)
-        common = spread @ (pull * np.einsum("nkl,nl->nk", inverse, loss.moment)).sum(axis=0)
-        models = np.einsum("nkl,nl->nk", inverse, loss.moment + pull * common)
+        common = spread @ (precision * np.einsum("nkl,nl->nk", inverse, loss.moment)).sum(axis=0)
+        models = np.einsum("nkl,nl->nk", inverse, loss.moment + precision * common)
         deviation = (models - common) ** 2
-        noise = misfit(loss, 2.0 * loss.value(models) + float((pull * deviation).sum()))[1]
+        noise = misfit(loss, 2.0 * loss.value(models) + float((precision * deviation).sum()))[1]
         expected = deviation / noise + np.einsum("nkk->nk", inverse) + np.einsum("nka,ab,nkb->nk", kept, spread, kept)
         scale = (expected[:, free] @ strength[free] + _PRIOR) / (free.sum() + _PRIOR)
         scale /= np.exp(np.log(scale).mean())
@@ -125,10 +125,10 @@ def _residuals(loss: LeastSquares, hub: np.ndarray, precisions: np.ndarray) -> t
     The latter are N_i − tr(G_i D_i⁻¹) with D_i = G_i + diag(h)/precision_i.
     """
     models = hub_evidence(loss.weighted(precisions), hub).coefficients
-    pull = hub / precisions[:, None]
-    blocks = loss.gram + pull[:, :, None] * np.eye(loss.n_features)
+    precision = hub / precisions[:, None]
+    blocks = loss.gram + precision[:, :, None] * np.eye(loss.n_features)
     # tr(G D⁻¹) = p − tr(diag(h) D⁻¹)
-    used = loss.n_features - np.einsum("nk,nkk->n", pull, np.linalg.inv(blocks))
+    used = loss.n_features - np.einsum("nk,nkk->n", precision, np.linalg.inv(blocks))
     return 2.0 * loss.task_values(models), np.maximum(loss.count - used, 0.0)
 
 
