@@ -1,5 +1,7 @@
 """Statistics are the sums they claim to be, they add up, and folds depend on nothing but the rows."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ggmtl.errors import InputError, InputTypeError, ParameterError
+from ggmtl.evidence.hub import hub_evidence
 from ggmtl.runtime.kernels import segment_cross_products
 from ggmtl.statistics.least_squares import LeastSquares, sum_of
 from ggmtl.statistics.scaling import Scaling
@@ -336,3 +339,37 @@ def test_sums_cannot_be_overwritten():
     statistics = TaskStatistics.from_arrays(*make_rows())
     with pytest.raises(ValueError, match="read-only"):
         statistics.gram[:] = 0.0
+
+
+def test_sums_that_grow_in_place_forget_what_was_computed_from_fewer_rows():
+    """500 tasks of 12 rows and 50 coefficients go by factors of their rows, which are kept."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(500, 14, 50))
+    y = X[..., 0] + random.normal(size=(500, 14))
+
+    def loss_of(rows):
+        A, b = X[:, rows], y[:, rows]
+        sums = np.einsum("nra,nrb->nab", A, A), np.einsum("nra,nr->na", A, b), (b**2).sum(axis=1)
+        return LeastSquares(*sums, np.full(500, float(b.shape[1])))
+
+    first = loss_of(slice(12))
+    assert first.few_rows is not None
+    grown = first.absorb(loss_of(slice(12, 14)))
+    np.testing.assert_allclose(
+        hub_evidence(grown, np.ones(50)).coefficients, hub_evidence(loss_of(slice(14)), np.ones(50)).coefficients
+    )
+
+
+def test_a_negative_count_names_its_task():
+    statistics = TaskStatistics.from_arrays(np.ones((6, 1)), np.arange(6.0), ["a", "a", "b", "b", "b", "b"])
+    cross = statistics.cross.copy()
+    cross[:, 0, -2, -2], cross[:, 1, -2, -2] = -1e-17, -5.0
+    with pytest.raises(InputError, match="-5 rows of task 'b'"):
+        dataclasses.replace(statistics, cross=cross).check_counts()
+
+
+def test_sums_of_other_numbers_of_folds_have_none_and_say_so():
+    data = np.arange(12.0)[:, None], np.arange(12.0), np.repeat(["a", "b"], 6)
+    parts = [TaskStatistics.from_arrays(*data, folds=np.arange(12) % k) for k in (2, 3)]
+    with pytest.warns(UserWarning, match="2 and 3 folds"):
+        assert not (parts[0] + parts[1]).has_folds

@@ -127,8 +127,9 @@ class GGMTLClassifier(ClassifierMixin, StateEstimator):
         tasks : array of shape (rows,), optional
             Task labels, instead of a task column in `X`.
         sample_weight : array of shape (rows,), optional
-            Weights of the rows; a weight of two counts a row twice. Weights that balance classes spoil the evidence and
-            the calibration of probabilities: compare ``predict_proba`` with a threshold instead.
+            Weights of the rows. Whole numbers count rows; weights with fractions are divided by their mean. Weights
+            that balance classes spoil the evidence and the calibration of probabilities: compare ``predict_proba``
+            with a threshold instead.
         groups : array of shape (rows,), optional
             Rows of one group stay in one fold.
 

@@ -53,7 +53,7 @@ class StateEstimator(TaskEstimator):
     n_jobs: int | None = None
     verbose: int = 0
 
-    # Numbers of tasks that decide between methods. Not a parameter: results agree, only time and memory differ.
+    # Sizes that decide between ways of computing, with what each way costs and finds. Not a parameter of the model.
     sizes: ClassVar[Sizes] = SIZES
 
     def _check_fitted(self, method: str) -> None:

@@ -66,7 +66,7 @@ class StateRegressor(TaskRegressor, StateEstimator):
         tasks : array of shape (rows,), optional
             Task labels, instead of a task column in `X`.
         sample_weight : array of shape (rows,), optional
-            Weights of the rows; a weight of two counts a row twice.
+            Weights of the rows. Whole numbers count rows; weights with fractions are divided by their mean.
         groups : array of shape (rows,), optional
             Rows of one group stay in one fold.
         exposure : array of shape (rows,), optional

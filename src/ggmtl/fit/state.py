@@ -135,7 +135,7 @@ class FittedState:
 
     def folded(self) -> FoldedLoss:
         """The scaled loss of every fold."""
-        return FoldedLoss(tuple(self.scaling.design(self.rows("this"))), self.form.scored_from)
+        return FoldedLoss(tuple(self.scaling.design(self.rows("This result"))), self.form.scored_from)
 
     def check_features(self, data: TaskData, estimator: str) -> TaskData:
         """The rows under the names of the features; an error where they are others than in ``fit``."""

@@ -115,11 +115,12 @@ class LeastSquares:
         return LeastSquares(gram, moment, target_square, count, self.noise)
 
     def absorb(self, other: LeastSquares) -> LeastSquares:
-        """The loss over these rows and those of another, in place of this one."""
+        """The loss over these rows and those of another. Its arrays are those of this loss, which are overwritten."""
         for name in ("gram", "moment", "target_square", "count"):
             mine = getattr(self, name)
             mine += getattr(other, name)
-        return self
+        # A new object: what this one has computed from its arrays is no longer true.
+        return replace(self)
 
     def gradient(self, coefficients: np.ndarray) -> np.ndarray:
         """X_iᵀ(X_i w_i − y_i) of every task, shape (n, p)."""

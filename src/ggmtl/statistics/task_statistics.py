@@ -15,7 +15,7 @@ from ggmtl.data.frames import as_frame
 from ggmtl.data.labels import join_labels, locate_tasks
 from ggmtl.data.reading import read_training
 from ggmtl.data.task_data import TaskData
-from ggmtl.errors import InputError, InputTypeError, ParameterError, did_you_mean
+from ggmtl.errors import InputError, InputTypeError, ParameterError, did_you_mean, warn_user
 from ggmtl.runtime.kernels import segment_cross_products
 from ggmtl.runtime.machine import require_memory
 from ggmtl.statistics.least_squares import LeastSquares, least_squares
@@ -70,7 +70,8 @@ class TaskStatistics(StreamReaders):
         X, y, tasks : arrays of shape (rows, d), (rows,), (rows,)
             Features, target and task label of each row.
         sample_weight : array of shape (rows,), optional
-            A weight of two counts a row twice.
+            Whole numbers count rows: two counts a row twice. Weights with fractions are divided by their mean, so
+            that statistics of parts with such weights do not add up.
         folds : int or array of shape (rows,), optional
             Fold number of each row (0, 1, …), or how many folds to deal the rows into.
         curves : "auto" or the ``curves`` of other statistics, optional
@@ -273,8 +274,9 @@ class TaskStatistics(StreamReaders):
     def check_counts(self) -> None:
         """Refuse a negative number of rows in a task or fold, as after subtracting rows that were never added."""
         count = self.cross[:, :, -2, -2]
-        if not (count >= -1e-9 * np.abs(count).max(initial=0.0)).all():
-            task = int((~(count >= 0)).any(axis=0).argmax())
+        negative = ~(count >= -1e-9 * np.abs(count).max(initial=0.0))
+        if negative.any():
+            task = int(negative.any(axis=0).argmax())
             name = self.task_names[task].item()
             raise InputError(
                 f"The statistics have {count[:, task].min():.6g} rows of task {name!r}. A count cannot be "
@@ -302,6 +304,11 @@ class TaskStatistics(StreamReaders):
                 f"{other.task_names[0]!r} instead."
             )
         keep_folds = self.has_folds and other.has_folds and len(self.cross) == len(other.cross)
+        if self.has_folds and other.has_folds and not keep_folds:
+            warn_user(
+                f"The statistics have {len(self.cross)} and {len(other.cross)} folds, so their sum has none. A model "
+                "of it has no error on held-out rows. Read both with the same number of folds."
+            )
         left, right = (self, other) if keep_folds else (self.total(), other.total())
         names, position = np.unique(join_labels([left.task_names, right.task_names]), return_inverse=True)
         here, there = np.split(position.reshape(-1), [left.n_tasks])
