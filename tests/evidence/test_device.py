@@ -117,8 +117,11 @@ def test_hub_evidence_on_a_device_is_that_of_the_arrays(place, strength):
     assert type(a) is type(b)
     assert b.value == pytest.approx(a.value, rel=1e-8)
     assert b.noise == pytest.approx(a.noise, rel=1e-8)
-    for name in ("expected_square", "coefficients", "common"):
+    for name in ("coefficients", "common"):
         np.testing.assert_allclose(getattr(b, name), getattr(a, name), rtol=1e-8, atol=1e-8)
+    # The gradient is half the difference of the expected squared deviations and n/h.
+    one, other = (80 / hub + 2.0 * found.gradient for found in (a, b))
+    np.testing.assert_allclose(other, one, rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(hub * b.gradient, hub * a.gradient, atol=1e-8 * 80)
 
 

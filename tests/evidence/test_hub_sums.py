@@ -36,9 +36,12 @@ def test_few_rows_give_the_evidence_of_the_blocks(monkeypatch, known, common_rid
     exact = hub_evidence(loss, strengths, 1e-6, common)
     assert found.value == pytest.approx(exact.value, rel=1e-9)
     assert found.noise == pytest.approx(exact.noise, rel=1e-9)
-    for name in ("gradient", "expected_square", "coefficients", "common"):
+    for name in ("gradient", "coefficients", "common"):
         one, other = getattr(found, name), getattr(exact, name)
         np.testing.assert_allclose(one, other, atol=1e-8 * np.abs(other).max(), err_msg=name)
+    # The gradient is half the difference of the expected squared deviations and n/h.
+    one, other = (loss.n_tasks / strengths + 2.0 * each.gradient for each in (found, exact))
+    np.testing.assert_allclose(one, other, atol=1e-8 * np.abs(other).max())
     # Differences of numbers of the size of n, where 120 directions are determined by the ridge alone.
     for name in ("observed", "expected"):
         np.testing.assert_allclose(getattr(found, name), getattr(exact, name), atol=1e-6 * loss.n_tasks, err_msg=name)

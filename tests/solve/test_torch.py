@@ -359,9 +359,13 @@ def test_hub_evidence_is_that_of_the_cpu(device, strength, chunk, monkeypatch):
     )
     assert there.value == pytest.approx(here.value, rel=1e-9)
     assert there.noise == pytest.approx(here.noise, rel=1e-9)
-    for name in ("expected_square", "coefficients", "common"):
+    for name in ("coefficients", "common"):
         assert relative(getattr(there, name), getattr(here, name)) < 1e-7, name
-    # The gradient is a difference of numbers of the size of n/h.
+    # The gradient is half the difference of the expected squared deviations and n/h.
+    one, other = (
+        loss.n_tasks / strengths + 2.0 * gradient for gradient in (here.gradient, there.gradient.cpu().numpy())
+    )
+    assert relative(torch.as_tensor(other), one) < 1e-7
     np.testing.assert_allclose(there.gradient.cpu().numpy() * strengths, here.gradient * strengths, atol=1e-7 * 80)
 
 

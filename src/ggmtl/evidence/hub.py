@@ -45,8 +45,6 @@ class HubEvidence:
         f, the negative log evidence up to a constant, in nats.
     gradient : array of shape (p,)
         ∂f/∂h.
-    expected_square : array of shape (p,)
-        E Σ_i (w_i − μ)_k²/σ² under the posterior; n/expected_square is the EM step for h.
     coefficients : array of shape (n, p)
         Models of the tasks.
     common : array of shape (p,)
@@ -62,7 +60,6 @@ class HubEvidence:
 
     value: float
     gradient: np.ndarray
-    expected_square: np.ndarray
     coefficients: np.ndarray
     common: np.ndarray
     noise: float
@@ -128,7 +125,7 @@ def hub_evidence(
     value = 0.5 * (twice_misfit + log_det - n * np.log(hub).sum() - p * np.log(n))
     gradient = 0.5 * (expected - n / hub)
     curvatures = _curvatures(loss, hub, gradient, first.inverses, second, deviation, noise)
-    return HubEvidence(float(value), gradient, expected, coefficients, common, noise, *curvatures)
+    return HubEvidence(float(value), gradient, coefficients, common, noise, *curvatures)
 
 
 def shrunk_models(

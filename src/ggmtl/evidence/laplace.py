@@ -159,7 +159,6 @@ def _(loss: LaplaceLoss, hub: np.ndarray, ridge: float = RIDGE, common_ridge: np
         at_mode,
         value=float(value),
         gradient=at_mode.gradient - correction,
-        expected_square=at_mode.expected_square - 2.0 * correction,
         coefficients=models,
         start=mode,
     )

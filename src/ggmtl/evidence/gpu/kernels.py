@@ -31,7 +31,6 @@ class TensorHubEvidence:
 
     value: float
     gradient: Tensor
-    expected_square: Tensor
     coefficients: Tensor
     common: Tensor
     noise: float
@@ -96,8 +95,8 @@ def _assemble(
             f"The evidence of the hub is not finite at strengths {float(hub.min()):.3g} … {float(hub.max()):.3g}. "
             "Use positive strengths in scaled units, or a larger ridge."
         )
-    expected = deviation / noise + variance
-    return TensorHubEvidence(value, 0.5 * (expected - n / hub), expected, coefficients, common, noise)
+    gradient = 0.5 * (deviation / noise + variance - n / hub)
+    return TensorHubEvidence(value, gradient, coefficients, common, noise)
 
 
 def _fits(n_bytes: int, device: torch.device) -> bool:

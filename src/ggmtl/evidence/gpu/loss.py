@@ -170,8 +170,8 @@ def host(values: Tensor) -> np.ndarray:
 def _(loss: DeviceLoss, hub: np.ndarray, ridge: float = RIDGE) -> HubEvidence:
     """The evidence of a hub, computed on the device in float64."""
     found = tensor_hub_evidence(loss.tensors, loss.there(hub), ridge)
-    gradient, expected = host(found.gradient), host(found.expected_square)
-    return HubEvidence(found.value, gradient, expected, host(found.coefficients), host(found.common), found.noise)
+    gradient, coefficients, common = (host(each) for each in (found.gradient, found.coefficients, found.common))
+    return HubEvidence(found.value, gradient, coefficients, common, found.noise)
 
 
 # Copies of the tasks' matrices in a fit besides those of the folds: scaled ones, and those of the solver in float32.
