@@ -14,7 +14,7 @@ a graph                  ``elimination``: exact f of a sparse graph; ``edge_stre
                          f of clusters, and their search; ``selection``: which graph to report
 many tasks               ``sampling``: posterior samples and log-determinants; ``sampled_edges`` learns edges from them
 a shared coefficient     ``shared_coefficients``; ``search_l1``: graphs for the ℓ1 penalty
-one task                 ``task_noise``: its noise variance and scale; ``separate``: ridges of separate models
+one task                 ``task_noise``: its noise variance; ``separate``: ridges of separate models
 all together             ``search`` (in the units of ``scaled_problem``); ``level_value``: evidence of a fitted level
 on a GPU                 ``gpu``
 =======================  ==============================================================================================

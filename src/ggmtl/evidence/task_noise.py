@@ -1,21 +1,11 @@
-"""A noise variance and a scale of the deviations for every task, both shrunk towards the typical values of all tasks.
+"""A noise variance for every task, shrunk towards the typical value of all tasks.
 
-Noise. A task whose residuals have the variance s_i² with f_i degrees of freedom gets
+A task whose residuals have the variance s_i² with f_i degrees of freedom gets
 
     σ_i² = (f_0 s_0² + f_i s_i²)/(f_0 + f_i) ,
 
 the estimate under a scaled inverse χ² prior. Its scale s_0² and weight f_0 are fitted to the mean and variance of
 ln s_i² over tasks (Smyth 2004: with f degrees of freedom, ln s² has the sampling variance ψ'(f/2), for any σ²).
-
-Scales. If tasks differ in size by orders of magnitude (firms, countries), so do their deviations from the shared model:
-
-    w_i ~ N(μ, σ² s_i² diag(h)⁻¹) ,     y_i ~ N(X_i w_i, σ²)
-
-The steps are those of the EM algorithm for h and s, μ integrated out: with D_i = G_i + diag(h)/s_i², K_i = D_i⁻¹G_i and
-M_i = diag(h)/s_i² K_i,
-
-    μ = (ΣM_i)⁻¹ Σ diag(h)/s_i² D_i⁻¹ m_i ,     E_ik = (w_i − μ)_k²/σ² + (D_i⁻¹)_kk + (K_i (ΣM)⁻¹ K_iᵀ)_kk ,
-    s_i² = (Σ_k h_k E_ik + c)/(p + c) ,          h_k = n / Σ_i E_ik/s_i² .
 """
 
 from __future__ import annotations
@@ -25,42 +15,8 @@ from scipy.optimize import root_scalar
 from scipy.special import polygamma, psi
 from scipy.stats import chi2
 
-from ggmtl.evidence.hub import hub_evidence, misfit
+from ggmtl.evidence.hub import hub_evidence
 from ggmtl.statistics.least_squares import LeastSquares
-
-# Weight c of the prior that all scales are equal, in coefficients. Few coefficients hardly determine a scale.
-_PRIOR = 1.0
-# Number of EM steps. A few suffice: the level is one of several in an average and need not be an optimum.
-_SCALE_ROUNDS = 4
-
-
-def own_scale_models(
-    loss: LeastSquares, hub: np.ndarray, free: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Learn scales of the deviations; returns the models, shape (n, p), and the strengths h, shape (p,).
-
-    The EM algorithm starts at the strengths `hub`. Coefficients that are not `free` (all are by default) keep them.
-    """
-    n, p = loss.moment.shape
-    free = np.ones(p, dtype=bool) if free is None else free
-    strength, scale = hub.copy(), np.ones(n)
-    models = np.zeros((n, p))
-    for _ in range(_SCALE_ROUNDS):
-        precision = strength / scale[:, None]
-        inverse = np.linalg.inv(loss.gram + precision[:, :, None] * np.eye(p))
-        kept = np.eye(p) - inverse * precision[:, None, :]
-        information = np.einsum("nk,nkl->kl", precision, kept)
-        spread = np.linalg.pinv(0.5 * (information + information.T), hermitian=True)
-        common = spread @ (precision * np.einsum("nkl,nl->nk", inverse, loss.moment)).sum(axis=0)
-        models = np.einsum("nkl,nl->nk", inverse, loss.moment + precision * common)
-        deviation = (models - common) ** 2
-        noise = misfit(loss, 2.0 * loss.value(models) + float((precision * deviation).sum()))[1]
-        expected = deviation / noise + np.einsum("nkk->nk", inverse) + np.einsum("nka,ab,nkb->nk", kept, spread, kept)
-        scale = (expected[:, free] @ strength[free] + _PRIOR) / (free.sum() + _PRIOR)
-        scale /= np.exp(np.log(scale).mean())
-        strength = np.where(free, n / (expected / scale[:, None]).sum(axis=0), hub)
-    return models, strength
-
 
 # Variances and models depend on each other. After this many rounds both hardly change.
 _ROUNDS = 4
