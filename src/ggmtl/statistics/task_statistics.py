@@ -211,12 +211,6 @@ class TaskStatistics(StreamReaders):
         self._check_fold(k)
         return replace(self, cross=self.cross[k : k + 1], has_folds=False)
 
-    def without_fold(self, k: int) -> TaskStatistics:
-        """Statistics of the rows outside fold `k`, with the remaining folds kept separate."""
-        self._check_fold(k)
-        rest = np.delete(self.cross, k, axis=0)
-        return replace(self, cross=rest, has_folds=len(rest) > 1)
-
     def total(self) -> TaskStatistics:
         """Statistics of all rows, without folds."""
         return replace(self, cross=self.cross.sum(axis=0, keepdims=True), has_folds=False)
