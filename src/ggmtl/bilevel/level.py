@@ -40,10 +40,11 @@ class Settings:
         task could not be distinguished from its intercept. Of length zero without such columns.
     lines : bool
         Whether straight lines are levels of their own where there are curves.
-    noise : {"common", "per_task"}
+    noise : {"common", "per_task", "auto"}
         Whether all tasks have the same noise variance, or each its own, by whose inverse its rows are weighted.
+        "auto" until the fit has decided.
     both_noises : bool
-        Whether a hub under the other assumption about the noise is a level, too.
+        Whether variants of the hub under the other noise assumption are levels, too.
     blend : bool
         Whether the levels are averaged by their held-out errors; otherwise the best supported one is taken.
     known : KnownTasks, optional
@@ -134,13 +135,13 @@ class TaskMeans:
     known: np.ndarray
 
     def on_columns(self, columns: np.ndarray, width: int) -> TaskMeans:
-        """The same among `width` columns, of which these are used."""
+        """Coefficients padded with zeros to `width` columns."""
         wide = np.zeros((2, len(self.effects), width))
         wide[..., columns] = self.effects, self.strength
         return replace(self, effects=wide[0], strength=wide[1])
 
     def on_its_columns(self, columns: np.ndarray) -> TaskMeans:
-        """The same for these columns alone."""
+        """Only the columns that the level uses."""
         return replace(self, effects=self.effects[:, columns], strength=self.strength[:, columns])
 
     @property
@@ -172,7 +173,9 @@ class GraphFit:
     coefficients : array of shape (n, p)
         Models refitted on all rows given.
     value : float
-        The criterion.
+        Of a level learned by evidence: the negative log evidence up to a constant; a graph adds its description length.
+        Of a graph learned by validation: the outer objective. NaN where neither was computed, as for graphs learned
+        from samples.
     iterations, status, certificate, history
         How the outer problem ended.
     reported_weights : array of shape (m,), optional
@@ -221,7 +224,7 @@ class GraphFit:
         return self.name.removesuffix(STRAIGHT).removesuffix(OTHER_NOISE)
 
     def on_columns(self, columns: np.ndarray, width: int) -> GraphFit:
-        """A fit of some columns as one of `width` columns. Strengths of columns that it does not use are zero."""
+        """Coefficients and strengths padded with zeros to `width` columns."""
         if self.columns is not None:
             return self.on_its_columns().on_columns(columns[self.columns], width)
         wide = {name: np.zeros((*np.shape(getattr(self, name))[:-1], width)) for name in _BY_COLUMN}
@@ -241,7 +244,7 @@ class GraphFit:
         return replace(self, columns=columns, means=means, ridge=ridge, precision=precision, **wide)
 
     def on_its_columns(self) -> GraphFit:
-        """The fit as one of the columns that it uses."""
+        """Only the columns that the level uses."""
         if self.columns is None:
             return self
         narrow = {name: getattr(self, name)[..., self.columns] for name in _BY_COLUMN}

@@ -222,9 +222,10 @@ def _one_task_per_column(matrix, target, names, y, sample_weight, groups) -> Tas
 
 
 def _groups_of_copies(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """A label for every row, shape (rows,): copies share a label, also between tables; other rows have their own.
+    """A label for every row, shape (rows,).
 
-    Equal rows are copies where their x never comes with other targets.
+    Rows with equal x and equal targets get one label, in every table, so that copies stay in one fold. If some x occurs
+    with different targets, its rows are separate observations and get separate labels.
     """
     # Zero has two signs in floating point.
     both = np.column_stack([matrix, target]) + 0.0

@@ -115,7 +115,7 @@ class StateRegressor(TaskRegressor, StateEstimator):
         return None if task_features is None else read_task_features(task_features, self.task)
 
     def _held_out(self, data: TaskData) -> Any:
-        """Where tasks are very many, one fold of the number given: the mean error is precise enough."""
+        """`validation`; for very many tasks, a number of folds k becomes one hold-out of 1/k of the rows."""
         folds = self.validation
         is_number = isinstance(folds, (int, np.integer)) and not isinstance(folds, bool) and folds >= 2
         large = self.sizes.is_large(len(data.task_names), data.X.shape[1] + 1)

@@ -23,10 +23,11 @@ import numpy as np
 from ggmtl.evidence.hub import misfit
 from ggmtl.statistics.least_squares import LeastSquares
 
-# Six rounds with the exponent r = 1.7 reach the error of fifteen plain rounds on the panels of benchmarks/panels.py.
+# Number of covariances, counting the first, so that there is one EM step fewer; and the exponent r of a step. With
+# r = 1.7 they reach the error of fifteen plain rounds on the panels of benchmarks/panels.py.
 _ROUNDS, _POWER = 6, 1.7
-# A round shrinks no variance by more than this factor. The strengths from which the search starts are clipped to these
-# bounds, in multiples of the mean number of rows of a task.
+# Least ratio of variances in a plain step, before the power r. The strengths from which the search starts are clipped
+# to these bounds, in multiples of the mean number of rows of a task.
 _SHRINKING, _BOUNDS = 1e-6, (1e-4, 1e4)
 
 

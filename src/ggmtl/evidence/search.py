@@ -47,8 +47,18 @@ from ggmtl.statistics.least_squares import LeastSquares
 # what trees have in common, and all candidates.
 _SEARCHES = ("half", "one", "two", "clusters", "trees", "all")
 _PER_TASK = {"half": 0.5, "one": 1.0, "two": 2.0}
-# Steps end when one gains less than this many nats, in units of the tolerance of the fit: 0.1 by default.
-_NATS = 1e4
+# Steps end when one gains fewer nats than this times tol; 0.1 nats by default.
+_NATS_PER_TOL = 1e4
+# Largest number of times that the search for clusters is repeated.
+_CLUSTER_SEARCHES = 4
+# Sparser graphs where evidence is sampled, and the rounds that tune their strengths.
+_SAMPLED, _TUNING_ROUNDS = ("one", "two"), 1
+# Rounds that a graph which was learned from most of the rows takes to adapt to all of them.
+WARM_ROUNDS = 3
+# Edges with less leverage are not reported: the rest of the graph already connects their tasks.
+_LEVERAGE = 0.2
+# The strengths count as converged if |ln r̄| is below this.
+_SETTLED = 0.05
 
 
 def learn_by_evidence(
@@ -61,9 +71,9 @@ def learn_by_evidence(
     start: GraphFit | None = None,
     skipped: frozenset[str] = frozenset(),
 ) -> list[GraphFit]:
-    """One graph for every kind of search, or the hub alone in its place, so that graphs of other rows can be compared.
+    """One graph per kind of search, always in the same order, so that folds can be compared.
 
-    They come in the order of their density, clusters before single edges of trees. Fixed candidates are always in the
+    A kind that finds no edge returns the hub. Fixed candidates are always in the
     last one that has edges. Where evidence is exact, trees say which edges are likely, and no graph has all candidates.
     Where it is sampled, the sparser graphs have one and two edges per task.
 
@@ -154,7 +164,7 @@ def _by_exact_evidence(
         model.hub,
         groups=groups,
         ridge=model.ridge,
-        tol=_NATS * settings.tol,
+        tol=_NATS_PER_TOL * settings.tol,
         max_iter=min(settings.max_iter, STEPS),
         journal=journal,
     )
@@ -228,18 +238,6 @@ def _any_pair(rule: Candidates) -> bool:
     Nearest neighbours only limit the search. Other rules state which pairs may be linked.
     """
     return isinstance(rule, (KNN, Complete)) and not len(rule.forbid)
-
-
-# Largest number of times that the search for clusters is repeated.
-_CLUSTER_SEARCHES = 4
-# Sparser graphs where evidence is sampled, and the rounds that tune their strengths.
-_SAMPLED, _TUNING_ROUNDS = ("one", "two"), 1
-# Rounds that a graph which was learned from most of the rows takes to adapt to all of them.
-WARM_ROUNDS = 3
-# Edges with less leverage are not reported: the rest of the graph already connects their tasks.
-_LEVERAGE = 0.2
-# The strengths count as converged if |ln r̄| is below this.
-_SETTLED = 0.05
 
 
 def learn_by_samples(

@@ -62,7 +62,10 @@ def separate_ridges(loss: LeastSquares, slopes: np.ndarray) -> np.ndarray:
 
 
 def _share_of_weak(error: np.ndarray) -> float:
-    """Mean over tasks of the share of the second of two errors in both; that of an infinite one is one."""
+    """Mean over tasks of e_weak/(e_full + e_weak); one where e_weak is infinite.
+
+    Below ½ the weak ridge predicts better.
+    """
     full, weak = error
     judged = np.isfinite(weak) & (full + weak > 0)
     share = np.where(np.isfinite(weak), 0.5, 1.0)

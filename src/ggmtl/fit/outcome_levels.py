@@ -1,12 +1,12 @@
 """The levels of the family for losses that are not squared: each found by Newton's method on working sums.
 
     pooled        one model for all, its ridge learned
-    common slopes the same slopes, and intercepts drawn to their mean as strongly as Laplace's evidence says
-    intercepts    for counts: partly shared slopes, and intercepts that are hardly drawn to their mean
+    common slopes the same slopes, and intercepts shrunk to their mean as strongly as Laplace's evidence says
+    intercepts    for counts: partly shared slopes, and intercepts that are hardly shrunk to their mean
     hub           a shared model and deviations; strengths by the evidence of working sums (PQL), then by Laplace's
     correlated    the same with deviations that are correlated
     graph         the search for edges on the working sums of the hub's optimum, then Newton's method beside the edges
-    independent   every task alone: slopes drawn to zero and intercepts to their mean, as strongly as the evidence says
+    independent   every task alone: slopes shrunk to zero and intercepts to their mean, as strongly as the evidence says
 
 Tasks of one class have no finite model of their own, so no level leaves an intercept free.
 """
@@ -53,7 +53,7 @@ COMMON_SLOPES = "common slopes"
 _ROUNDS, _SETTLED = 6, 0.1
 # The search for the strength of intercepts ends where a step gains less than so many nats.
 _LITTLE = 1e-6
-# Standard deviation, in logarithms, of rates that are hardly drawn to their mean: most lie within a factor of fifty.
+# Standard deviation, in logarithms, of rates that are hardly shrunk to their mean: most lie within a factor of fifty.
 _WIDE = 2.0
 # Strength that leaves nothing of a slope to its task, in units of the tasks' curvature.
 _ALL_COMMON = 1e5
@@ -104,10 +104,11 @@ def hub_level(
     dispersion: float = 1.0,
     start: OutcomeLevel | None = None,
 ) -> tuple[OutcomeLevel, Mode]:
-    """Every task drawn to the common model, each coordinate as strongly as the evidence says; and its optimum.
+    """The level that shrinks every task to the common model, and its mode.
 
-    The common model has the ridge of the one model for all. Strengths are learned from a sample of very many tasks. The
-    search begins at the models of `start`, and at its strengths where it is a hub.
+    Evidence chooses one strength per coefficient. The common model has the ridge of the one model for all. Strengths
+    are learned from a sample of very many tasks. The search begins at the models of `start`, and at its strengths where
+    it is a hub.
     """
     models = (pooled if start is None else start).fit.coefficients
     chosen = sample_of_tasks(rows, settings.sizes.hub_sample)  # pyright: ignore[reportArgumentType]
@@ -165,7 +166,7 @@ def _sample(laplace: LaplaceLoss, settings: Settings, start: OutcomeLevel | None
 
 
 def separate_intercepts(laplace: LaplaceLoss, settings: Settings, hub: GraphFit) -> OutcomeLevel:
-    """Partly shared slopes, and rates that are hardly drawn to their mean; the search begins at the hub."""
+    """Partly shared slopes, and rates that are hardly shrunk to their mean; the search begins at the hub."""
     strength = np.where(settings.slopes, hub.hub, np.minimum(hub.hub, laplace.noise / _WIDE**2))
     found = learn_hub_of_slopes(laplace, settings.varying, strength, settings.sizes, free=None)  # pyright: ignore[reportArgumentType]
     return _hub_at(laplace, "intercepts", found, float("nan"))[0]
@@ -254,7 +255,10 @@ def graph_mode(rows: TaskRows, loss: RowLoss, fit: GraphFit, start: np.ndarray, 
 
 
 def _covariance_beside_edges(fit: GraphFit, sums: LeastSquares) -> tuple[np.ndarray, np.ndarray]:
-    """Of every task with its neighbours and the common model held fixed; and of a task never seen."""
+    """Covariance of every task's model, given its neighbours and the common model, shape (n, p, p).
+
+    Also that of a new task's model, shape (p, p).
+    """
     n, p = fit.coefficients.shape
     degree = np.bincount(fit.edges.ravel(), np.repeat(fit.edge_values, 2), n)
     precision = sums.gram + (degree[:, None] * fit.coupling + fit.hub + RIDGE)[:, :, None] * np.eye(p)

@@ -22,7 +22,7 @@ _RIDGE_ROUNDS, _RIDGE_SETTLED = 30, 0.01
 _LONGEST, _WINDOW = 50.0, 3.0
 # Bounds of learned ridges, in scaled units.
 WEAKEST, STRONGEST = 1e-4, 1e8
-# The intercept of a task alone has nothing to be drawn to; this keeps it finite.
+# The intercept of a task alone has nothing to be shrunk to; this keeps it finite.
 _BARELY = 1e-6
 
 
@@ -38,7 +38,7 @@ class OutcomeLevel:
     new_task : array of shape (p, p)
         The same for a task without rows, predicted by the common model.
     ridge : array of shape (p,)
-        Learned ridges; zeros for levels that are drawn to the common model instead.
+        Learned ridges; zeros for levels that are shrunk to the common model instead.
     """
 
     fit: GraphFit
@@ -67,7 +67,7 @@ def separate_level(
     start: OutcomeLevel | None = None,
     most: int | None = None,
 ) -> OutcomeLevel:
-    """Every task alone: slopes drawn to zero, intercepts to their mean; ridges by evidence.
+    """Every task alone: slopes shrunk to zero, intercepts to their mean; ridges by evidence.
 
     The ridges of more than `most` tasks are learned from so many of them. `start` is where the search begins.
     """

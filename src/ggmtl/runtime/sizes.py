@@ -132,7 +132,12 @@ class Sizes:
     near_tasks: int = 300
 
     def is_large(self, n_tasks: int, n_features: int) -> bool:
-        """Whether one fold held out gives the mean error well enough, and a device pays."""
+        """Whether n p² is above `one_fold`.
+
+        Then one fold is held out instead of several, a device may be used, and separate models get their ridges from a
+        sample of tasks. Left out are: the test for unequal noise, also in intervals; levels with correlated deviations
+        and, for counts, with separate intercepts; the comparison of lines with curves; bands around effects.
+        """
         return n_tasks * n_features**2 > self.one_fold
 
     def compares_exactly(self, n_tasks: int, n_features: int) -> bool:

@@ -16,6 +16,7 @@ from ggmtl.runtime.sizes import SIZES, Sizes
 _RANK_SHARE = 1 / 3
 # Share of a diagonal entry that may be left after r steps: rounding.
 _ROUNDING = 1e-14
+# About this many tasks are looked at first: if one of them has too many rows, the others need not be factorised.
 _GLANCE = 4
 
 
