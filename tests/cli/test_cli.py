@@ -629,3 +629,25 @@ def test_ctrl_c_in_a_comparison_ends_it(folder, interrupted):
     assert result.exit_code == 130
     assert "Stopped by Ctrl-C." in result.stderr
     assert "Pooled" not in result.output
+
+
+def test_sums_that_are_kept_give_an_interval_per_row(folder):
+    lengths, noted = [], []
+    for name, more in (("kept.ggmtl", ["--keep-statistics"]), ("small.ggmtl", [])):
+        assert _run("fit", folder / "in.csv", *COLUMNS, "--output", folder / name, *more).exit_code == 0
+        out = folder / f"{name}.csv"
+        result = _run("predict", folder / name, folder / "in.csv", "--output", out, "--interval", "0.9")
+        noted.append("All intervals of a task have one length" in " ".join(result.output.split()))
+        with out.open(encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if row["shop"] == "shop 1"]
+        lengths.append(np.ptp([float(row["upper"]) - float(row["lower"]) for row in rows]))
+    assert noted == [False, True]
+    assert lengths[1] < 0.01 * lengths[0]
+
+
+def test_counts_that_are_fitted_as_numbers_are_pointed_out(folder):
+    random = np.random.default_rng(0)
+    rows = [["abcd"[k % 4], f"{random.normal():.3f}", int(random.poisson(1.0))] for k in range(40)]
+    _write(folder / "counts.csv", rows, ("clinic", "x", "visits"))
+    result = _run("fit", folder / "counts.csv", "--task", "clinic", "--target", "visits")
+    assert "--loss poisson" in result.output

@@ -137,6 +137,14 @@ def fit(
     loss: Outcome = Loss.squared,
     exposure: Exposure = None,
     output: Annotated[Path | None, typer.Option(help="Model file to write, for example model.ggmtl.")] = None,
+    keep_statistics: Annotated[
+        bool,
+        typer.Option(
+            "--keep-statistics",
+            help="Keep the sums of the rows in the model file (for labels and counts: the rows), so that intervals of "
+            "predictions differ from row to row.",
+        ),
+    ] = False,
     report: Annotated[Path | None, typer.Option(help="Page to write, for example report.html.")] = None,
 ) -> None:
     """Fit every task's model and the graph, and say what was found."""
@@ -159,12 +167,14 @@ def fit(
         model = workflow.fit(rows, loss, None if known is None else known.features, seed, effects)
     if loss is Loss.squared and workflow.holds_zeros_and_ones(rows.target):
         terminal.note(f"{target!r} holds 0 and 1 only and was fitted as a number. Use --loss binary for probabilities.")
+    if loss is Loss.squared and workflow.holds_counts(rows.target):
+        terminal.note(f"{target!r} holds whole numbers, many of them zero. Counts are fitted better by --loss poisson.")
     if loss is Loss.poisson and not workflow.holds_whole_numbers(rows.target):
         terminal.note(f"{target!r} holds numbers that are not whole. --loss poisson is for counts and rates of counts.")
     if output is not None:
         # Save before printing: printing fails if the reader of a pipe has gone.
         with terminal.working("Saving the model"):
-            workflow.save(model, output, rows.encoding)
+            workflow.save(model, output, rows.encoding, keep_statistics)
     terminal.show_model(model)
     if output is not None:
         terminal.say(f"Model: {output}", "dim")
@@ -221,6 +231,8 @@ def predict(
         columns = workflow.predictions(fitted, rows, known, interval)
     workflow.write_predictions(output, data, rows, columns)
     terminal.note(*rows.notes(), *workflow.rate_note(fitted, exposure))
+    if interval is not None and fitted.state_.statistics is None and fitted.state_.outcome is None:
+        terminal.note("All intervals of a task have one length. Fit with --keep-statistics for one length per row.")
     terminal.say(f"{count(len(rows.kept), 'prediction')}: {output}")
 
 

@@ -29,6 +29,7 @@ from ggmtl.inspection.summary.words import (
     level_cells,
     measured_levels,
     sizes,
+    weighing_note,
 )
 from ggmtl.report.page import write_report
 
@@ -170,6 +171,8 @@ def show_summary(summary: dict[str, Any]) -> None:
             table.add_row(*map(plain, level_cells(level)), style="bold green" if level["chosen"] else "")
         out.print()
         out.print(table)
+        if note := weighing_note(summary):
+            out.print(plain(note, _QUIET))
     out.print()
     for line in findings(summary):
         out.print(plain(line))

@@ -303,6 +303,13 @@ def holds_zeros_and_ones(target: np.ndarray) -> bool:
     return bool(np.isin(target, (0.0, 1.0)).all() and np.ptp(target) > 0)
 
 
+def holds_counts(target: np.ndarray) -> bool:
+    """Whether a target looks like counts: whole numbers from zero on, at least a tenth of them zero, three or more."""
+    target = np.asarray(target, dtype=float)
+    zeros = np.mean(target == 0.0)
+    return bool(holds_whole_numbers(target) and target.min() == 0.0 and zeros >= 0.1 and len(np.unique(target)) > 2)
+
+
 def holds_whole_numbers(target: np.ndarray) -> bool:
     """Whether all values of a target are whole, as counts are."""
     return bool((np.asarray(target, dtype=float) % 1.0 == 0.0).all())
@@ -329,10 +336,10 @@ def _frame(table: pa.Table, task: str, encoding: Encoding) -> pa.Table:
     return pa.table({task: table[task], **features})
 
 
-def save(model: GGMTLRegressor | GGMTLClassifier, path: Path, encoding: Encoding) -> None:
+def save(model: GGMTLRegressor | GGMTLClassifier, path: Path, encoding: Encoding, keep_statistics: bool) -> None:
     """Write the model with what `predict` must know about the columns."""
     fact = {"encoding": encoding.to_plain(), "fingerprint": fingerprint_of(model)}
-    write_model(path, model.get_params(deep=False), model.state_, notes={_FACT: fact})
+    write_model(path, model.get_params(deep=False), model.state_, keep_statistics, notes={_FACT: fact})
 
 
 def load(path: Path) -> tuple[GGMTLRegressor | GGMTLClassifier, Encoding]:

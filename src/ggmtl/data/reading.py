@@ -144,7 +144,8 @@ def _other_names_message(names: tuple[str, ...], expected: tuple[str, ...]) -> s
             message += "- ...\n" if len(group) > 5 else ""
     if not unexpected and not absent:
         message += "Feature names must be in the same order as they were in fit.\n"
-    return message
+    shown = ", ".join(repr(name) for name in expected[:10])
+    return f"{message}Pass the columns of fit in their order: {shown}{', …' if len(expected) > 10 else ''}.\n"
 
 
 def _target(y: Any, n_rows: int) -> np.ndarray:

@@ -18,6 +18,7 @@ from ggmtl.inspection.summary.words import (
     explained_rows,
     measured_levels,
     note_lines,
+    weighing_note,
 )
 from ggmtl.report.payload import own_words, page_data
 from ggmtl.runtime.files import write_whole
@@ -103,6 +104,7 @@ def render_report(summary: dict[str, Any], title: str | None = None) -> str:
         notes=note_lines(summary),
         outcome_words=[] if summary["target"] is None else quality_lines(summary),
         measure_name=f"{summary['measure']['name'][0].upper()}{summary['measure']['name'][1:]}",
+        weighing=weighing_note(summary),
         curve_words=describe_curves(summary),
         explained=explained_rows(summary),
         measured=bool(measured_levels(summary)),

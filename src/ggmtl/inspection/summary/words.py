@@ -30,7 +30,7 @@ def describe(summary: dict[str, Any]) -> str:
         name, width = summary["measure"]["name"], max(len(level_title(level)) for level in levels) + 2
         lines.append(f"{name[0].upper()}{name[1:]} on held-out rows:")
         lines += [f"  {title:<{width}}{error}  {share}".rstrip() for title, error, share in map(level_cells, levels)]
-        lines += weighing_line(summary)
+        lines += filter(None, [weighing_note(summary)])
     return "\n".join([*filter(None, [cut_short(summary)]), *lines, *findings(summary)])
 
 
@@ -105,14 +105,14 @@ def describe_gain(summary: dict[str, Any]) -> str:
     return f"The held-out {error} is {change} than that of {against} {span}."
 
 
-def weighing_line(summary: dict[str, Any]) -> list[str]:
-    """Why a gain may differ from the errors in the table; no line where rows are not weighed, or no gain is told."""
+def weighing_note(summary: dict[str, Any]) -> str:
+    """Why gains and shares may not follow from the errors in the table; empty where rows have equal weights."""
     if summary["blend"] and summary["target"] is None and "gain" in summary["verdict"]:
-        return [
-            "(Gains in per cent give less weight to the rows of noisy tasks and to outliers. The errors above weigh "
-            "all rows alike, so the two can differ.)"
-        ]
-    return []
+        return (
+            "Gains in per cent and shares give less weight to the rows of noisy tasks and to outliers. The errors of "
+            "this table weigh all rows alike, so the two can differ."
+        )
+    return ""
 
 
 def measured_levels(summary: dict[str, Any]) -> list[dict[str, Any]]:
