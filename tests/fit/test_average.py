@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ggmtl import GGMTLRegressor, TaskStatistics, load_model
+from ggmtl import GGMTLRegressor, TaskGraph, TaskStatistics, load_model
 from ggmtl.data.folds import deal_folds
 from ggmtl.datasets import make_clusters
 from ggmtl.fit.average import (
@@ -21,7 +21,7 @@ from ggmtl.fit.average import (
     simplex_minimum,
 )
 from ggmtl.fit.held_out import FoldErrors
-from ggmtl.inspection import transfer_report
+from ggmtl.inspection import fuzzy_graph_scores, transfer_report
 from ggmtl.inspection.summary.collect import summarize
 
 
@@ -303,3 +303,14 @@ def test_weights_do_not_jump_with_the_noise_of_a_task():
         changed = FoldErrors.of_products(cross, errors.count)
         weights.append(level_weights(changed, block_importance(changed), 0))
     assert max(np.abs(a - b).max() for a, b in pairwise(weights)) < 0.05
+
+
+def test_clusters_with_support_give_way_to_links_that_predict_better():
+    """A chain of 100 tasks: the evidence knows clusters of it, whose exact evidence is known, but not single links."""
+    random = np.random.default_rng(0)
+    models = np.cumsum(random.normal(size=(100, 10)), axis=0)
+    X, tasks = random.normal(size=(1500, 10)), np.repeat(np.arange(100), 15)
+    y = np.einsum("rd,rd->r", X, models[tasks]) + random.normal(size=1500)
+    model = GGMTLRegressor(random_state=0).fit(X, y, tasks=tasks)
+    chain = TaskGraph(np.column_stack([np.arange(99), np.arange(1, 100)]), np.ones(99), np.arange(100))
+    assert fuzzy_graph_scores(chain, model.graph_).f1 > 0.55

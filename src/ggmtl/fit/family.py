@@ -198,7 +198,6 @@ def averaged(
     out raises the held-out error and the 95 % interval of that change is above zero.
     """
     names = list(levels)
-    graph = _best_graph(levels, errors)
     mean = dict(zip(names, errors.mean().tolist()))
     shared = min(_shared_levels(levels), key=mean.__getitem__)
     simple = [name for name in names if levels[name].kind != "graph"]
@@ -207,7 +206,7 @@ def averaged(
         kept = errors.among([names.index(name) for name in used])
         return average_levels(kept, used, preferred, linked, equal_noise=equal_noise)
 
-    if graph is not None:
+    for graph in _best_graphs(levels, errors):
         supported = levels[graph].supported
         found = over([*simple, graph], graph if supported else shared, graph)
         if graph in found.weights and (supported or _worsens(found)):
@@ -228,20 +227,22 @@ def _worsens(average: Average) -> bool:
     return average.gain_over("unlinked").low > 0
 
 
-def _best_graph(levels: Mapping[str, GraphFit], errors: FoldErrors) -> str | None:
-    """Name of the graph for the average: the first graph that predicts as well as the best one; None without graphs.
+def _best_graphs(levels: Mapping[str, GraphFit], errors: FoldErrors) -> list[str]:
+    """Names of the graphs that the average may have, the one to try first in front; at most two.
 
-    If the evidence supports any graphs, only these are considered, in the order of :func:`by_evidence`. Otherwise all
-    graphs are, the sparsest first.
+    The first graph predicts as well as the best one. Graphs that the evidence supports come first in this search, in
+    the order of :func:`by_evidence`, then all graphs, the sparsest first. If it has no support, the second one is the
+    best of those that have.
     """
     names = list(levels)
     mean = dict(zip(names, errors.mean().tolist()))
     supported = by_evidence(levels, mean)
-    graphs = supported or [name for name in names if levels[name].kind == "graph"]
-    if not graphs:
-        return None
-    best = min(graphs, key=mean.__getitem__)
-    return next(name for name in graphs if _is_as_good(errors, names, name, best))
+    ranked = [*supported, *(name for name in names if levels[name].kind == "graph" and name not in supported)]
+    found = []
+    for graphs in filter(None, (ranked, supported)):
+        best = min(graphs, key=mean.__getitem__)
+        found.append(next(name for name in graphs if _is_as_good(errors, names, name, best)))
+    return list(dict.fromkeys(found))
 
 
 def choose(levels: Mapping[str, GraphFit], errors: FoldErrors | None, linked: bool = False) -> str:
