@@ -106,7 +106,7 @@ def read_model(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
     content, arrays = read_file(path)
     if content.get("kind") not in _KINDS:
         raise ModelFileError(f"{path} holds no {' or '.join(_KINDS)}. Got {content.get('kind')!r} instead.")
-    if "outcome" in content and "levels" in content["outcome"]:
+    if isinstance(content.get("outcome"), dict) and "levels" in content["outcome"]:
         raise ModelFileError(
             f"{path} holds a model of classes or counts of an earlier version, which cannot be read. Fit it again."
         )
@@ -183,6 +183,8 @@ def _unpack(content: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], di
         state["outcome"] = parts.unpack_outcome(content["outcome"], arrays, state["family"])
         state["given"]["count"] = arrays["count"]
         state["outcome_rows"] = parts.unpack_rows(arrays, len(names), state["form"].scored_from)
+    if len(state["attached"]) >= len(names):
+        raise ValueError("no task was fitted: all were added later")
     loss = state["outcome"].loss if "outcome" in content else "squared"
     if (loss == "logistic") != (state["form"].classes is not None):
         raise ValueError("a loss and labels of classes do not go together")

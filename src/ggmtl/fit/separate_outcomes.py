@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ggmtl.bilevel.level import GraphFit
+from ggmtl.errors import SingularSystemError
 from ggmtl.evidence.hub_strengths import sample_of_tasks
 from ggmtl.evidence.laplace import predicting_models
 from ggmtl.losses.rowwise import RowLoss
@@ -151,7 +152,12 @@ def separate_mode(
 
     def solve(sums: LeastSquares) -> np.ndarray:
         right = sums.moment + centre @ pull
-        return np.linalg.solve(sums.gram + pull, right[..., None])[..., 0]
+        try:
+            return np.linalg.solve(sums.gram + pull, right[..., None])[..., 0]
+        except np.linalg.LinAlgError:
+            raise SingularSystemError(
+                "The rows of a task do not determine its model, and nothing shrinks it. Give more rows or a ridge."
+            ) from None
 
     def penalty(models: np.ndarray) -> float:
         apart = models - centre
