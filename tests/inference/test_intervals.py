@@ -279,3 +279,10 @@ def test_levels_with_weight_bring_their_own_certainty():
     residual = 2.0 * gram.value(state.family.levels["pooled"].coefficients) / (96 - 3)
     pooled = residual / noise_variance(state) * np.linalg.inv(gram.pooled()[0])
     np.testing.assert_allclose(mixed, 0.5 * alone + 0.5 * pooled, rtol=1e-6)
+
+
+def test_one_task_without_noise_has_intervals(tmp_path):
+    model = GGMTLRegressor().fit(np.array([[0.0], [1.0]]), [0.0, 0.0], tasks=["a", "a"])
+    model.save(tmp_path / "m.ggmtl")
+    for each in (model, load_model(tmp_path / "m.ggmtl")):
+        assert np.isfinite(each.predict_interval([[0.0], [1.0]], tasks=["a", "a"])).all()

@@ -80,7 +80,8 @@ def typical_deviations(state: FittedState) -> np.ndarray:
         # For a task without rows, the mean over the rows of all tasks.
         elsewhere = _own_noise(state) + joint.noise * np.einsum("npq,pq->n", joint.covariance, mean)
         own = np.where(rows > 0, variance.sum(axis=0) / np.where(rows > 0, rows, 1.0), elsewhere)
-        return np.sqrt(np.append(own, joint.noise * (1.0 + float((joint.new_task * mean).sum()))))
+        # The noise comes first: of targets without noise, the other factor is too large for a number.
+        return np.sqrt(np.append(own, joint.noise + float((joint.noise * joint.new_task * mean).sum())))
 
     return state.once("typical_deviations", compute)
 
