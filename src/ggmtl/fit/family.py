@@ -16,6 +16,9 @@ from ggmtl.graph.task_graph import TaskGraph
 
 # With fewer folds than this, the support of edges is not reported.
 _FEWEST_FOLDS = 3
+# Paired standard errors by which links without support must predict better than a graph with support. With one, sets of
+# 160 tasks in clusters with 4 coefficients lose half of their links (F1 .52 → .30) for a 2 % lower error.
+_CLEARLY = 2.0
 
 
 @dataclass(frozen=True)
@@ -230,18 +233,21 @@ def _worsens(average: Average) -> bool:
 def _best_graphs(levels: Mapping[str, GraphFit], errors: FoldErrors) -> list[str]:
     """Names of the graphs that the average may have, the one to try first in front; at most two.
 
-    The first graph predicts as well as the best one. Graphs that the evidence supports come first in this search, in
-    the order of :func:`by_evidence`, then all graphs, the sparsest first. If it has no support, the second one is the
-    best of those that have.
+    The first one is a graph that the evidence supports, in the order of :func:`by_evidence`, unless another predicts
+    clearly better: then it is the sparsest that predicts as well as the best. In that case the second one is the best
+    graph that the evidence supports.
     """
     names = list(levels)
     mean = dict(zip(names, errors.mean().tolist()))
     supported = by_evidence(levels, mean)
     ranked = [*supported, *(name for name in names if levels[name].kind == "graph" and name not in supported)]
-    found = []
-    for graphs in filter(None, (ranked, supported)):
+
+    def first(graphs: list[str], margin: float) -> str:
         best = min(graphs, key=mean.__getitem__)
-        found.append(next(name for name in graphs if _is_as_good(errors, names, name, best)))
+        margins = dict.fromkeys(supported, margin)
+        return next(name for name in graphs if _is_as_good(errors, names, name, best, margins.get(name, 1.0)))
+
+    found = [first(graphs, margin) for graphs, margin in ((ranked, _CLEARLY), (supported, 1.0)) if graphs]
     return list(dict.fromkeys(found))
 
 
@@ -276,11 +282,11 @@ def choose(levels: Mapping[str, GraphFit], errors: FoldErrors | None, linked: bo
     return next(name for name in graphs if _is_as_good(errors, names, name, best))
 
 
-def _is_as_good(errors: FoldErrors, names: list[str], name: str, reference: str) -> bool:
-    """Whether a level's error is at most a paired standard error above that of `reference`."""
+def _is_as_good(errors: FoldErrors, names: list[str], name: str, reference: str, within: float = 1.0) -> bool:
+    """Whether a level's error is at most so many paired standard errors above that of `reference`."""
     excess, deviation = errors.excess(names.index(reference))
     k = names.index(name)
-    return bool(excess[k] <= deviation[k])
+    return bool(excess[k] <= within * deviation[k])
 
 
 def _best_simple(simple: list[str], names: list[str], errors: FoldErrors) -> str | None:
