@@ -15,6 +15,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from ggmtl import GGMTLRegressor, TaskStatistics, load_model
+from ggmtl.datasets import make_clusters
 from ggmtl.errors import InputError, ParameterError, UnseenTaskWarning
 
 FAST = {"criterion": "validation", "edge_entropy": 0.0, "coupling": 1.0, "validation": 0.25}
@@ -466,3 +467,10 @@ def test_refusals_give_the_reason(options, reason):
     X, y, tasks = make(17)
     with pytest.raises(ParameterError, match=reason):
         GGMTLRegressor(**options).fit(X, y, tasks=tasks)
+
+
+def test_coefficients_are_those_of_the_fit_whatever_the_parameters_are_now():
+    data = make_clusters(2, n_tasks=6, n_features=2, random_state=0)
+    model = GGMTLRegressor().fit(data.X, data.y, tasks=data.tasks)
+    before = len(model.coefficients()["coefficient"])
+    assert len(model.set_params(fit_intercept=False).coefficients()["coefficient"]) == before == 18

@@ -274,8 +274,10 @@ def models_of(state: FittedState) -> LearnedModels:
 
 def coefficient_columns(model: Any) -> dict[str, np.ndarray]:
     """Task, feature, coefficient and standard error of every coefficient of a fitted model."""
-    names = [*model.feature_names_, *(["(intercept)"] if model.fit_intercept else [])]
-    values = np.column_stack([model.coef_, model.intercept_]) if model.fit_intercept else model.coef_
+    # As it was fitted: the parameter may have another value by now.
+    intercept = model.state_.scaling.intercept
+    names = [*model.feature_names_, *(["(intercept)"] if intercept else [])]
+    values = np.column_stack([model.coef_, model.intercept_]) if intercept else model.coef_
     return {
         "task": np.repeat(model.tasks_, len(names)),
         "feature": np.tile(np.array(names, dtype=str), len(model.tasks_)),

@@ -153,7 +153,7 @@ def balance_line(summary: dict[str, Any]) -> str:
     """Observed and expected on held-out rows, and in how many tasks they differ; empty where nothing was held out."""
     target = summary["target"]
     known = [task["ratio"] for task in summary["tasks"] if task["ratio"][0] is not None]
-    if not target["expected"] > 0:
+    if not (target["expected"] or 0.0) > 0:
         return ""
     observed, expected = f"{target['observed']:,.0f}", f"{target['expected']:,.0f}"
     if target["classes"] is None:
